@@ -1,0 +1,361 @@
+"""Every error that etcdmaint raises on purpose.
+
+Each class has a CamelCase `reason` (it becomes the reason of a condition, an event or a metric label,
+so the set is closed) and says whether trying the same thing again later can help (`retryable`).
+This module imports nothing of the package.
+
+::
+
+    EtcdmaintError
+    ├── InvalidInput (ValueError)           a field, flag or file has a bad value
+    ├── ClusterNotFound                     a clusterRef that leads nowhere
+    ├── ClusterNotReady                     it leads to a cluster that cannot be dialled yet
+    ├── CredentialsUnavailable              a Secret is missing, lacks a key or holds rubbish
+    ├── ClusterNotHealthy                   the gate says: not now
+    ├── UnsafeEtcdVersion                   this etcd release loses data when defragmented
+    ├── LeadershipLost                      this process may not act any more
+    ├── SlotHeld                            somebody else works on this cluster
+    ├── ForeignDefragmentation              somebody else defragmented a member meanwhile
+    ├── StopRequested                       asked to stop between two steps
+    ├── EtcdError                           an RPC failed
+    │   ├── MemberUnreachable               no connection; nothing was carried out
+    │   │   └── TLSFailed                   … since the handshake failed
+    │   ├── ConnectionLost                  broke in mid-call: the outcome is unknown
+    │   ├── RPCTimeout                      no answer in time: the outcome is unknown
+    │   ├── WrongMember                     another member, or another cluster, answered
+    │   ├── NotEtcd                         whatever answered is not etcd
+    │   ├── NoLeader                        no leader or no quorum
+    │   ├── NotLeader                       only the leader answers this
+    │   ├── BadTransferee                   leadership cannot go there
+    │   ├── ProposalDropped                 lost in a change of leader; may be tried again
+    │   ├── TooManyRequests
+    │   ├── LearnerRefused                  a learner does not answer this
+    │   ├── SpaceExceeded                   the NOSPACE alarm is armed
+    │   ├── NoDiskSpace                     the disk is full
+    │   ├── ClusterCorrupt                  the CORRUPT alarm is armed
+    │   ├── RevisionCompacted               that revision is gone
+    │   ├── FutureRevision                  that revision is yet to come
+    │   ├── LeaseNotFound
+    │   ├── MessageTooLarge
+    │   ├── RPCUnsupported                  this etcd release lacks the RPC
+    │   ├── AuthenticationFailed            wrong user or password
+    │   ├── AuthenticationRequired          auth is on and no credentials were given
+    │   ├── AuthNotEnabled                  credentials were given and auth is off
+    │   ├── TokenExpired                    log in again
+    │   ├── PermissionDenied                this user may not do that
+    │   └── RPCFailed                       anything else
+    └── FrameError                          a stored value is no readable frame
+        ├── ChecksumMismatch                the bytes are damaged
+        ├── UnsupportedAlgorithm            written by a newer release
+        └── MalformedFrame                  intact, but no writer should have made it
+
+    PlaintextTooLarge (ValueError)          the caller asked to frame more than a frame may hold
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EtcdmaintError(Exception):
+    """The root: never raised itself."""
+
+    reason: ClassVar[str] = "Error"
+    retryable: ClassVar[bool] = False
+
+
+class InvalidInput(EtcdmaintError, ValueError):
+    """A field, flag or file has a bad value.
+
+    `field` is the path as its author wrote it (`spec.rule.minReclaim`, `--volume-size`), `fault` says
+    what is wrong with the value.
+    """
+
+    reason = "InvalidSpec"
+
+    def __init__(self, field: str, fault: str) -> None:
+        super().__init__(f"{field}: {fault}" if field else fault)
+        self.field = field
+        self.fault = fault
+
+
+class ClusterNotFound(EtcdmaintError):
+    """A clusterRef that names no object."""
+
+    reason = "ClusterNotFound"
+    retryable = True
+
+
+class ClusterNotReady(EtcdmaintError):
+    """The cluster exists but cannot be dialled yet: `reason` says in which state it is."""
+
+    reason = "ClusterNotReady"
+    retryable = True
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason  # type: ignore[misc]  # each state has its own word
+
+
+class CredentialsUnavailable(EtcdmaintError):
+    """A Secret is missing, lacks a key, or holds something that is no credential."""
+
+    reason = "CredentialsUnavailable"
+    retryable = True
+
+
+class ClusterNotHealthy(EtcdmaintError):
+    """The gate says not now. `reason` names the check, `member` whom it is about ("" = the cluster)."""
+
+    reason = "ClusterNotHealthy"
+    retryable = True
+
+    def __init__(self, reason: str, message: str, *, member: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason  # type: ignore[misc]  # each check has its own word
+        self.member = member
+
+
+class UnsafeEtcdVersion(EtcdmaintError):
+    """Defragmenting this etcd release is known to lose data."""
+
+    reason = "UnsafeEtcdVersion"
+
+
+class LeadershipLost(EtcdmaintError):
+    """The leader Lease, or the slot in etcd, is not ours any more: this process must not act."""
+
+    reason = "LeadershipLost"
+
+
+class SlotHeld(EtcdmaintError):
+    """Somebody else holds the cluster's slot."""
+
+    reason = "Queued"
+    retryable = True
+
+    def __init__(self, message: str, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class ForeignDefragmentation(EtcdmaintError):
+    """A member was defragmented by somebody else while this run went without a slot."""
+
+    reason = "ForeignDefragmentation"
+
+
+class StopRequested(EtcdmaintError):
+    """Asked to stop; raised between two steps, never inside one."""
+
+    reason = "Stopped"
+    retryable = True
+
+
+class EtcdError(EtcdmaintError):
+    """An RPC failed.
+
+    `code` is gRPC's status code name (`UNAVAILABLE`), `details` etcd's own text without anything that
+    a peer which is not etcd may have sent, `endpoint` who was asked.
+    """
+
+    reason = "RPCFailed"
+
+    def __init__(self, message: str, *, code: str = "", details: str = "", endpoint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+        self.endpoint = endpoint
+
+
+class MemberUnreachable(EtcdError):
+    """No connection could be made: nothing was carried out."""
+
+    reason = "MemberUnreachable"
+    retryable = True
+
+
+class TLSFailed(MemberUnreachable):
+    """The TLS handshake failed; the message says how."""
+
+    reason = "TLSFailed"
+
+
+class ConnectionLost(EtcdError):
+    """The connection broke in mid-call: the server may have carried it out, or still be at it."""
+
+    reason = "ConnectionLost"
+    retryable = True
+
+
+class RPCTimeout(EtcdError):
+    """No answer within the deadline: the server may have carried it out, or still be at it."""
+
+    reason = "RPCTimeout"
+    retryable = True
+
+
+class WrongMember(EtcdError):
+    """Another member, or a member of another cluster, answered at this address."""
+
+    reason = "WrongMember"
+
+
+class NotEtcd(EtcdError):
+    """Whatever answers at this address does not speak etcd's protocol."""
+
+    reason = "NotEtcd"
+
+
+class NoLeader(EtcdError):
+    """The cluster has no leader, or no quorum to answer with."""
+
+    reason = "NoLeader"
+    retryable = True
+
+
+class NotLeader(EtcdError):
+    """Only the leader answers this, and the member asked is not it."""
+
+    reason = "NotLeader"
+    retryable = True
+
+
+class BadTransferee(EtcdError):
+    """Leadership cannot be moved to that member."""
+
+    reason = "BadTransferee"
+
+
+class ProposalDropped(EtcdError):
+    """The proposal was lost in a change of leader; it was not carried out."""
+
+    reason = "ProposalDropped"
+    retryable = True
+
+
+class TooManyRequests(EtcdError):
+    """The member is too far behind to take more."""
+
+    reason = "TooManyRequests"
+    retryable = True
+
+
+class LearnerRefused(EtcdError):
+    """A learner does not answer this RPC."""
+
+    reason = "Learner"
+
+
+class SpaceExceeded(EtcdError):
+    """The NOSPACE alarm is armed: etcd takes no write."""
+
+    reason = "NoSpaceAlarm"
+    retryable = True
+
+
+class NoDiskSpace(EtcdError):
+    """The member's disk is full: it will exit at its next write."""
+
+    reason = "NoDiskSpace"
+
+
+class ClusterCorrupt(EtcdError):
+    """The CORRUPT alarm is armed."""
+
+    reason = "CorruptAlarm"
+
+
+class RevisionCompacted(EtcdError):
+    """The revision asked for has been compacted away."""
+
+    reason = "RevisionCompacted"
+
+
+class FutureRevision(EtcdError):
+    """The revision asked for is yet to come: this etcd is younger than the one who asks remembers."""
+
+    reason = "FutureRevision"
+
+
+class LeaseNotFound(EtcdError):
+    """The lease has expired or was revoked."""
+
+    reason = "LeaseNotFound"
+
+
+class MessageTooLarge(EtcdError):
+    """The request or the answer is larger than one of the two sides takes."""
+
+    reason = "MessageTooLarge"
+
+
+class RPCUnsupported(EtcdError):
+    """This etcd release does not have the RPC."""
+
+    reason = "RPCUnsupported"
+
+
+class AuthenticationFailed(EtcdError):
+    """etcd does not know this user or refuses the password."""
+
+    reason = "AuthenticationFailed"
+
+
+class AuthenticationRequired(EtcdError):
+    """etcd's auth is on and no credentials were given."""
+
+    reason = "AuthenticationRequired"
+
+
+class AuthNotEnabled(EtcdError):
+    """Credentials were given, but etcd's auth is off."""
+
+    reason = "AuthNotEnabled"
+
+
+class TokenExpired(EtcdError):
+    """The token is not valid any more; logging in again gives a new one."""
+
+    reason = "TokenExpired"
+    retryable = True
+
+
+class PermissionDenied(EtcdError):
+    """The user is known but may not do this."""
+
+    reason = "PermissionDenied"
+
+
+class RPCFailed(EtcdError):
+    """An RPC failed in a way that has no class of its own."""
+
+
+class FrameError(EtcdmaintError):
+    """A stored value is no readable frame (KEP-6264, Error handling)."""
+
+    reason = "FrameError"
+    corrupt: ClassVar[bool] = False
+
+
+class ChecksumMismatch(FrameError):
+    """The bytes are damaged: corruption, the only class in which the value itself is at fault."""
+
+    reason = "ChecksumMismatch"
+    corrupt = True
+
+
+class UnsupportedAlgorithm(FrameError):
+    """An intact frame with an algorithm that this release does not know: version skew."""
+
+    reason = "UnsupportedAlgorithm"
+
+
+class MalformedFrame(FrameError):
+    """An intact frame that no writer should have made: a bug somewhere, not corruption."""
+
+    reason = "MalformedFrame"
+
+
+class PlaintextTooLarge(ValueError):
+    """More bytes than a frame may hold (KEP-6264: the ceiling)."""
