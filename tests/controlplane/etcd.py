@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from . import build
+from .authentication import enable_authentication
 from .filling import fill
 from .gateway import UNANSWERED, Gateway, GatewayError
 from .member import Member
@@ -121,7 +123,7 @@ class EtcdCluster:
         self.leader(timeout)
         for member in self.members:
             if member.answers and not member.status().is_learner:
-                member.server.wait_until(lambda m=member: _healthy(m), "healthy", timeout)
+                member.server.wait_until(partial(_healthy, member), "healthy", timeout)
 
     def etcdctl(
         self,
@@ -176,25 +178,15 @@ class EtcdCluster:
 
     def enable_auth(
         self,
-        root_password: str = "root",  # noqa: S107  # of a test's own cluster
+        root_password: str = "root",
         users: Mapping[str, tuple[str, Sequence[str]]] | None = None,
     ) -> None:
         """Turn authentication on; ``users`` maps a name to its password and its roles.
 
-        A role other than root is made if need be, with the right to read and write every key.
+        A role other than root is given the right to read and write every key. From then on the
+        cluster's own calls are root's.
         """
-        door = self.leader().gateway
-        everyone = {"root": (root_password, ["root"]), **(users or {})}
-        for role in sorted({role for _, roles in everyone.values() for role in roles}):
-            door.post("/v3/auth/role/add", {"name": role})
-            if role != "root":
-                every_key = {"permType": "READWRITE", "key": "AA==", "range_end": "AA=="}
-                door.post("/v3/auth/role/grant", {"name": role, "perm": every_key})
-        for name, (password, roles) in everyone.items():
-            door.post("/v3/auth/user/add", {"name": name, "password": password})
-            for role in roles:
-                door.post("/v3/auth/user/grant", {"user": name, "role": role})
-        door.post("/v3/auth/enable", {})
+        enable_authentication(self.leader().gateway, root_password, users or {})
         self._credentials = ("root", root_password)
         for member in self.members:
             member.gateway.credentials = self._credentials

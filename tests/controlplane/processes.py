@@ -96,10 +96,10 @@ class Server:
             raise
         return self
 
-    def wait_until(self, condition: Callable[[], T], what: str, timeout: float = 30.0) -> T:
+    def wait_until(self, condition: Callable[[], T | None], what: str, timeout: float = 30.0) -> T:
         """Poll until the condition gives something true; fail at once if the server ends."""
 
-        def alive_and_true() -> T:
+        def alive_and_true() -> T | None:
             if not self.running:
                 raise NotReady(self._story(f"ended before it was {what}"))
             return condition()
@@ -180,7 +180,7 @@ class Server:
         self.stop()
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0) -> T:
+def wait_until(condition: Callable[[], T | None], what: str, timeout: float = 30.0) -> T:
     """Poll a condition until it gives something true, and give that back.
 
     It is asked at short, slowly growing intervals: a server that is ready is noticed within
