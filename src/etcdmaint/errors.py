@@ -44,6 +44,12 @@ This module imports nothing of the package.
     │   ├── TokenExpired                    log in again
     │   ├── PermissionDenied                this user may not do that
     │   └── RPCFailed                       anything else
+    ├── EncryptionError                     a stored value and the encryption configuration
+    │   ├── EncryptionKeyMissing            no provider or key of the configuration is meant for it
+    │   │   └── KmsRefused                  … or the KMS plugin does not open its data key
+    │   ├── DecryptionFailed                a key that is meant for it does not open it: damage
+    │   ├── KmsUnavailable                  the KMS plugin does not answer as it should
+    │   └── EncryptionUnsupported           the first provider is one that we only read
     └── FrameError                          a stored value is no readable frame
         ├── ChecksumMismatch                the bytes are damaged
         ├── UnsupportedAlgorithm            written by a newer release
@@ -329,6 +335,61 @@ class PermissionDenied(EtcdError):
 
 class RPCFailed(EtcdError):
     """An RPC failed in a way that has no class of its own."""
+
+
+class EncryptionError(EtcdmaintError):
+    """A stored value cannot be decrypted, or a plaintext not be encrypted.
+
+    Its text names providers and keys, never a byte of a key or of a value.
+    """
+
+    reason = "EncryptionError"
+    corrupt: ClassVar[bool] = False
+
+
+class EncryptionKeyMissing(EncryptionError):
+    """No provider, or no key, of the configuration is meant for this value.
+
+    `provider` and `key_name` are what the value's own prefix says, as far as it can be told; both are
+    empty for a value that is not encrypted at all, where the configuration lacks identity.
+    """
+
+    reason = "EncryptionKeyMissing"
+
+    def __init__(self, message: str, *, provider: str = "", key_name: str = "") -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.key_name = key_name
+
+
+class KmsRefused(EncryptionKeyMissing):
+    """The KMS plugin answers, but does not open this value's data key: its key is gone, or disabled."""
+
+    reason = "KmsRefused"
+
+
+class DecryptionFailed(EncryptionError):
+    """A key that is meant for this value does not open it.
+
+    The value is damaged, or was encrypted with another key of that name, or (where the etcd key is
+    authenticated) lies under another etcd key than it was written to. Nothing can tell these apart.
+    """
+
+    reason = "DecryptionFailed"
+    corrupt = True
+
+
+class KmsUnavailable(EncryptionError):
+    """The KMS plugin cannot be reached, answers too late, or answers what it must not."""
+
+    reason = "KmsUnavailable"
+    retryable = True
+
+
+class EncryptionUnsupported(EncryptionError):
+    """The provider that would have to write is one that this package only reads (kms v1)."""
+
+    reason = "EncryptionUnsupported"
 
 
 class FrameError(EtcdmaintError):
