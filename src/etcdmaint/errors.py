@@ -350,8 +350,8 @@ class EncryptionError(EtcdmaintError):
 class EncryptionKeyMissing(EncryptionError):
     """No provider, or no key, of the configuration is meant for this value.
 
-    `provider` and `key_name` are what the value's own prefix says, as far as it can be told; both are
-    empty for a value that is not encrypted at all, where the configuration lacks identity.
+    `provider` and `key_name` are what the value's own prefix says, as far as it can be told; both
+    are empty for a value that is not encrypted at all, where the configuration lacks identity.
     """
 
     reason = "EncryptionKeyMissing"
@@ -363,7 +363,7 @@ class EncryptionKeyMissing(EncryptionError):
 
 
 class KmsRefused(EncryptionKeyMissing):
-    """The KMS plugin answers, but does not open this value's data key: its key is gone, or disabled."""
+    """The KMS plugin answers, but does not open this value's data key: gone, or disabled."""
 
     reason = "KmsRefused"
 
