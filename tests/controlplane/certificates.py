@@ -71,13 +71,13 @@ class CertificateAuthority:
         """A certificate for a server and a client alike.
 
         ``names`` are its alternative names, DNS names and addresses mixed; ``organizations`` are
-        what Kubernetes takes for a user's groups.
+        what Kubernetes takes for a user's groups. An empty common name is left out.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
                 *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, o) for o in organizations),
-                x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+                *(x509.NameAttribute(NameOID.COMMON_NAME, n) for n in [common_name] if n),
             ]
         )
         builder = (

@@ -172,6 +172,8 @@ class EtcdCluster:
         except BaseException:
             self.members.remove(member)
             raise
+        if learner:
+            member.gateway.log_in_at = door
         self._give_arguments(member, "existing", [*running, member])
         member.start(timeout)
         return member

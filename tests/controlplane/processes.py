@@ -21,6 +21,7 @@ from .watchdog import Watchdog
 
 _WATCHDOG = Watchdog()
 _TAIL_LINES = 25
+_LINE_LENGTH = 400
 T = TypeVar("T")
 
 
@@ -165,7 +166,9 @@ class Server:
     def _story(self, what: str) -> str:
         code = self._exit_code() if self._process is not None else None
         ended = "" if code is None else f" (exit code {code})"
-        tail = "\n".join(self.log_text().splitlines()[-_TAIL_LINES:]) or "(nothing)"
+        lines = self.log_text().splitlines()[-_TAIL_LINES:]
+        # etcd logs whole stack traces on one line.
+        tail = "\n".join(line[:_LINE_LENGTH] for line in lines) or "(nothing)"
         return f"{self.name} {what}{ended}; the end of {self.log}:\n{tail}"
 
     def __enter__(self) -> Self:
