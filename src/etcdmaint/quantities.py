@@ -93,13 +93,16 @@ def parse_bytes(value: str | int, field: str = "") -> int:
 def format_bytes(size: int) -> str:
     """For people, and still a quantity: `1.2Gi`, `200Mi`, `-3.5Ki`, `512`. Off by 5 % at most."""
     sign, amount = ("-", -size) if size < 0 else ("", size)
+    if amount < 1024:
+        return str(size)
     for unit, factor in reversed(_BINARY.items()):
         tenths = (20 * amount + factor) // (2 * factor)  # half up, in integers
         if tenths >= 10:
             whole, tenth = divmod(tenths, 10)
-            exact = amount % factor == 0
-            return f"{sign}{whole}{unit}" if exact or not unit else f"{sign}{whole}.{tenth}{unit}"
-    return "0"
+            return (
+                f"{sign}{whole}{unit}" if amount % factor == 0 else f"{sign}{whole}.{tenth}{unit}"
+            )
+    raise AssertionError("1024 bytes are at least 1Ki")
 
 
 def parse_percent(value: str, field: str = "") -> Fraction:
@@ -145,7 +148,7 @@ def parse_duration(text: str, field: str = "") -> float:
         if total > _MAX_NANOSECONDS + negative:
             raise InvalidInput(field, f"{quoted(text)} is too long: the most is about 292 years")
         position = match.end()
-    return (-total if negative else total) / 1e9
+    return (-total if negative else total) / 10**9
 
 
 def format_duration(seconds: float) -> str:
@@ -167,7 +170,7 @@ def format_duration(seconds: float) -> str:
 def quoted(value: object) -> str:
     """A value for an error message: short, on one line, plain ASCII, whatever it holds."""
     if isinstance(value, str):
-        return ascii(value) if len(value) <= 48 else f"{ascii(value[:44])} and so on"
+        return ascii(value) if len(value) <= 48 else f"{value[:44]!a} and so on"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**20:
         return str(value)
     return kind(value)
