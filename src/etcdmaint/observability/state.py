@@ -1,0 +1,148 @@
+"""Shows what exists: gauges of clusters, members and runs, made anew at every scrape.
+
+They are read from a snapshot in memory, so a deleted object leaves no series behind and a scrape
+costs no request to anybody. This module must not know where the snapshot comes from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from etcdmaint.defrag.run import Phase
+from etcdmaint.observability import catalogue
+from etcdmaint.observability.catalogue import Definition, Kind
+
+# Told at zero too: "none failed" must differ from "not scraped".
+_PHASES = tuple(phase for phase in Phase if phase is not Phase.NEW)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """The object by which an etcd cluster is reached."""
+
+    namespace: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGauges:
+    """One member as last measured; sizes in bytes, None where not known (a quota: or not set)."""
+
+    member_id: int
+    reachable: bool
+    db_size: int | None = None
+    db_size_in_use: int | None = None
+    quota: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGauges:
+    """One cluster as last measured; None where that could not be judged."""
+
+    key: ObjectKey
+    reachable: bool | None
+    healthy: bool | None
+    members: tuple[MemberGauges, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunGauges:
+    """One run object; times are Unix seconds."""
+
+    namespace: str
+    name: str
+    phase: str
+    cluster: ObjectKey | None = None
+    started: float | None = None
+    completed: float | None = None
+    operation: str = catalogue.DEFRAGMENT
+
+
+class Snapshot(Protocol):
+    """What this process knows, without asking anybody; called in the event loop at each scrape."""
+
+    def clusters(self) -> Iterable[ClusterGauges]:
+        """Every cluster that is measured."""
+
+    def runs(self) -> Iterable[RunGauges]:
+        """Every run object that was seen and is not deleted."""
+
+    def active_runs(self) -> int:
+        """How many runs this process is carrying out."""
+
+    def orphaned_runs(self) -> int:
+        """How many unfinished runs nothing here works on, though this process leads."""
+
+
+@dataclass(slots=True)
+class _Families:
+    """The families of one scrape, in the order of their first sample."""
+
+    made: dict[str, GaugeMetricFamily] = field(default_factory=dict)
+
+    def add(self, definition: Definition, labels: Iterable[str], value: float | None) -> None:
+        assert definition.kind is Kind.GAUGE, definition
+        family = self.made.get(definition.name)
+        if family is None:
+            family = GaugeMetricFamily(definition.name, definition.help, labels=definition.labels)
+            self.made[definition.name] = family
+        if value is not None:
+            family.add_metric(list(labels), float(value))
+
+
+class StateCollector(Collector):
+    """Makes the gauges of a snapshot at each scrape."""
+
+    def __init__(self, snapshot: Snapshot, registry: CollectorRegistry) -> None:
+        self._snapshot = snapshot
+        registry.register(self)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: registering must not read a snapshot that may not be there yet."""
+        return ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The families as of now."""
+        families = _Families()
+        self._collect_clusters(families)
+        self._collect_runs(families)
+        yield from families.made.values()
+
+    def _collect_clusters(self, families: _Families) -> None:
+        for cluster in self._snapshot.clusters():
+            key = (cluster.key.namespace, cluster.key.name, cluster.key.kind)
+            families.add(catalogue.CLUSTER_REACHABLE, key, cluster.reachable)
+            families.add(catalogue.CLUSTER_HEALTHY, key, cluster.healthy)
+            for member in cluster.members:
+                member_labels = (*key, f"{member.member_id:016x}")
+                families.add(catalogue.MEMBER_REACHABLE, member_labels, member.reachable)
+                families.add(catalogue.MEMBER_DB_SIZE, member_labels, member.db_size)
+                families.add(catalogue.MEMBER_DB_SIZE_IN_USE, member_labels, member.db_size_in_use)
+                families.add(catalogue.MEMBER_QUOTA, member_labels, member.quota)
+
+    def _collect_runs(self, families: _Families) -> None:
+        runs = tuple(self._snapshot.runs())
+        phases = Counter((run.operation, run.phase) for run in runs)
+        for operation, phase in {*phases, *((catalogue.DEFRAGMENT, phase) for phase in _PHASES)}:
+            families.add(catalogue.RUNS, (operation, phase), phases[operation, phase])
+        succeeded: dict[tuple[str, ...], float] = {}
+        for run in runs:
+            if run.phase == Phase.RUNNING:
+                labels = (run.namespace, run.name, run.operation)
+                families.add(catalogue.RUN_START, labels, run.started)
+            elif run.phase == Phase.COMPLETE and run.cluster and run.completed is not None:
+                key = run.cluster
+                ref = (key.namespace, key.name, key.kind, run.operation)
+                succeeded[ref] = max(run.completed, succeeded.get(ref, 0.0))
+        for cluster_labels, completed in succeeded.items():
+            families.add(catalogue.LAST_SUCCESS, cluster_labels, completed)
+        families.add(catalogue.ACTIVE_RUNS, (catalogue.DEFRAGMENT,), self._snapshot.active_runs())
+        families.add(catalogue.ORPHANED_RUNS, (), self._snapshot.orphaned_runs())
