@@ -16,14 +16,15 @@ _HEAD = """\
      src/etcdmaint/observability/catalogue.py. Do not edit. -->
 
 The operator serves these on `/metrics` of its `--listen-address` (port 8080 in the chart), beside
-`process_*`, `python_info` and `python_gc_*`, which every Python program with Prometheus' client has.
+`process_*`, `python_info` and `python_gc_*`, which every Python program with Prometheus' client
+has.
 
-- `namespace`, `name` and `kind` name the object by which an etcd cluster is reached (`EtcdCluster` or
-  `EtcdConnection`), or the run itself. Scrape with `honorLabels: true`, or they become `exported_namespace`
-  and so on. One etcd that two objects lead to is shown under both.
+- `namespace`, `name` and `kind` name the object by which an etcd cluster is reached
+  (`EtcdCluster` or `EtcdConnection`), or the run itself. Scrape with `honorLabels: true`, or they
+  become `exported_namespace` and so on. One etcd that two objects lead to is shown under both.
 - `member_id` and the `cluster` of the compaction metrics are etcd's IDs as 16 hex digits.
-- Gauges of clusters, members and runs are made at each scrape from what the leading replica knows. A
-  replica that stands by has none of them, and those of a deleted object are gone at once.
+- Gauges of clusters, members and runs are made at each scrape from what the leading replica
+  knows. A replica that stands by has none of them; those of a deleted object are gone at once.
 - Counters begin at zero when the process starts.
 
 | metric | type | labels | meaning |
@@ -37,7 +38,7 @@ def page() -> str:
 
 
 def _row(definition: Definition) -> str:
-    labels = ", ".join(f"`{label}`" for label in definition.labels) or "–"
+    labels = ", ".join(f"`{label}`" for label in definition.labels) or "none"
     meaning = definition.help
     if definition.buckets:
         meaning += f" Buckets: {', '.join(f'{bound:g}' for bound in definition.buckets)}."
