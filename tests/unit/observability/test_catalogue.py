@@ -15,7 +15,8 @@ _ROOT = Path(__file__).parents[3]
 
 
 def test_the_reference_page_is_what_the_catalogue_says() -> None:
-    check = [sys.executable, _ROOT / "scripts" / "generate_metrics_reference.py", "--check"]
+    script = str(_ROOT / "scripts" / "generate_metrics_reference.py")
+    check = [sys.executable, script, "--check"]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -18,7 +18,6 @@ def written() -> Iterator[io.StringIO]:
     """What is logged; the root logger is afterwards as it was."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    root.handlers[:] = []
     yield io.StringIO()
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -95,9 +94,14 @@ def test_bytes_and_exceptions_in_extras_are_not_spelled_out(written: io.StringIO
 
 
 def test_arguments_that_do_not_fit_cost_neither_the_line_nor_a_traceback(
-    written: io.StringIO, capsys: pytest.CaptureFixture[str]
+    written: io.StringIO,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configure(LogFormat.JSON, stream=written)
+    # Without pytest's own handlers, which take such a record for a failure.
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[-1:])
     logging.getLogger("x").info("%d of %d", "secret")
     (line,) = lines(written)
     assert line["message"] == "%d of %d"
