@@ -3,7 +3,7 @@
 ``with EtcdCluster(folder) as cluster`` starts three members in a second or two and leaves no
 process behind. What operators meet in the field is an argument here: TLS, authentication, a quota,
 several advertised URLs, an old version. What tests do to members (pause, kill, hold) is on
-``Member`` and in ``stalling``.
+``Member``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from . import build
+from . import build, stalling
 from .authentication import enable_authentication
 from .filling import fill
 from .gateway import UNANSWERED, Gateway, GatewayError
@@ -215,6 +216,10 @@ class EtcdCluster:
             prefix=prefix.encode(),
             compact=compact,
         )
+
+    def hold_snapshot(self, member: Member) -> AbstractContextManager[None]:
+        """Within the ``with``, a Defragment sent to the member does not end; see ``stalling``."""
+        return stalling.hold_snapshot(member)
 
     def _plan_member(self) -> Member:
         """A member with its ports and folder, not yet with its arguments."""

@@ -183,14 +183,15 @@ class Server:
         self.stop()
 
 
-def wait_until(condition: Callable[[], T | None], what: str, timeout: float = 30.0) -> T:
+def wait_until(
+    condition: Callable[[], T | None], what: str, timeout: float = 30.0, pause: float = 0.01
+) -> T:
     """Poll a condition until it gives something true, and give that back.
 
     It is asked at short, slowly growing intervals: a server that is ready is noticed within
     milliseconds, one that takes long is not kept busy with questions.
     """
     deadline = time.monotonic() + timeout
-    pause = 0.01
     while True:
         if result := condition():
             return result

@@ -18,8 +18,9 @@ from .processes import wait_until
 
 # As little as the kernel allows: what it buffers for us would let a small snapshot run to its end.
 _RECEIVE_BUFFER_BYTES = 4096
-_SNAPSHOT_STARTED = "grpc_server_started_total{"
-_SNAPSHOT_HANDLED = "grpc_server_handled_total{"
+_STARTED = "grpc_server_started_total{"
+_HANDLED = "grpc_server_handled_total{"
+_SENT = "grpc_server_msg_sent_total{"
 
 
 class SnapshotNotHeld(Exception):
@@ -31,20 +32,15 @@ def hold_snapshot(member: Member) -> Iterator[None]:
     """Keep a snapshot of one member open and unread within the ``with``.
 
     A Defragment sent to it meanwhile stays in flight until the end of the ``with``, and then
-    finishes. The database must be some megabytes large; see ``EtcdCluster.fill``.
+    finishes. The database must be 4 MB or larger; see ``EtcdCluster.fill``.
     """
     before = _open_snapshots(member)
     with contextlib.closing(_connect(member.gateway)) as connection:
         connection.sendall(_request(member.gateway))
-        # The answer's first bytes: the read transaction is open now.
+        # The answer's first byte: the read transaction is open now.
         if not connection.recv(1):
             raise SnapshotNotHeld(f"{member.name} closed the connection")
-        try:
-            wait_until(lambda: _open_snapshots(member) > before, "a stalled snapshot", 5.0)
-        except TimeoutError as error:
-            raise SnapshotNotHeld(
-                f"{member.name}: the snapshot ran to its end; the database is too small to stall it"
-            ) from error
+        _wait_stalled(member, before)
         yield
 
 
@@ -71,10 +67,33 @@ def _request(gateway: Gateway) -> bytes:
     return "\r\n".join(lines).encode()
 
 
+def _wait_stalled(member: Member, before: int) -> None:
+    """Wait until the stream is open and nothing more is sent on it."""
+    sent = -1.0
+
+    def stalled() -> bool:
+        nonlocal sent
+        if _open_snapshots(member) <= before:
+            raise SnapshotNotHeld(
+                f"{member.name}: the snapshot ran to its end; "
+                f"the database ({member.status().db_size} bytes) is too small to stall it"
+            )
+        last, sent = sent, _sent_messages(member)
+        return sent == last
+
+    wait_until(stalled, "a stalled snapshot", 10.0, pause=0.05)
+
+
 def _open_snapshots(member: Member) -> int:
     """Snapshot streams begun and not ended, by the member's own count."""
-    metrics = member.metrics()
-    snapshots = {name: count for name, count in metrics.items() if '"Snapshot"' in name}
-    started = sum(v for name, v in snapshots.items() if name.startswith(_SNAPSHOT_STARTED))
-    handled = sum(v for name, v in snapshots.items() if name.startswith(_SNAPSHOT_HANDLED))
+    started, handled = _snapshot_sum(member, _STARTED), _snapshot_sum(member, _HANDLED)
     return int(started - handled)
+
+
+def _sent_messages(member: Member) -> float:
+    return _snapshot_sum(member, _SENT)
+
+
+def _snapshot_sum(member: Member, metric: str) -> float:
+    samples = member.metrics().items()
+    return sum(v for name, v in samples if name.startswith(metric) and '"Snapshot"' in name)

@@ -1,0 +1,101 @@
+"""The test's own hand on the Kubernetes API: one call at a time, as one user.
+
+Quicker than starting a kubectl, and independent of the client library under test.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+# While a resource's storage is made ready its requests are answered with these.
+_NOT_YET = {404, 429}
+
+
+class ApiError(Exception):
+    """The API server said no; ``status`` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class KubeApi:
+    """The API server at ``url`` as the user whom ``token`` stands for."""
+
+    def __init__(self, url: str, token: str, context: ssl.SSLContext) -> None:
+        self._url = url
+        self._token = token
+        self._context = context
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+        timeout: float = 30.0,
+    ) -> dict[str, Any]:
+        """One call; the answer's JSON object."""
+        found = json.loads(self._fetch(method, path, body, content_type, timeout))
+        assert isinstance(found, dict)
+        return found
+
+    def ready(self, timeout: float = 2.0) -> bool:
+        """Whether ``/readyz`` says ok."""
+        try:
+            return self._fetch("GET", "/readyz", None, "text/plain", timeout) == b"ok"
+        except (OSError, ApiError):
+            return False
+
+    def established(self, crd: str) -> bool:
+        """Whether a CRD (``plural.group``) is established and each version's list answers."""
+        plural, _, group = crd.partition(".")
+        try:
+            definition = self.request(
+                "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}"
+            )
+            for version in definition["spec"]["versions"]:
+                if version["served"]:
+                    self.request("GET", f"/apis/{group}/{version['name']}/{plural}?limit=1")
+        except ApiError as error:
+            if error.status in _NOT_YET:
+                return False
+            raise
+        conditions = definition.get("status", {}).get("conditions", [])
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+    def create_namespace(self, name: str) -> None:
+        """Make a namespace."""
+        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+
+    def delete_namespace(self, name: str) -> None:
+        """Ask for a namespace's end; does not wait for it."""
+        self.request("DELETE", f"/api/v1/namespaces/{name}")
+
+    def _fetch(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        timeout: float,
+    ) -> bytes:
+        call = urllib.request.Request(
+            self._url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": content_type},
+        )
+        try:
+            with urllib.request.urlopen(call, timeout=timeout, context=self._context) as answer:
+                content: bytes = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ApiError(error.code, error.read().decode(errors="replace")) from None
+        return content
