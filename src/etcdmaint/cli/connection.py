@@ -1,0 +1,255 @@
+"""The flags that say how to reach etcd: etcdctl's, with its environment as fallback.
+
+They become one `Connection`, checked before anything is dialled: every fault names the flag that it
+is in. What etcdctl would quietly do without encryption is refused here. This module is imported for
+every `--help`, so it reaches for the etcd client only when a command runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from etcdmaint.cli.parameters import Duration, Switch
+from etcdmaint.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from etcdmaint.etcd.access import Access, Tls
+    from etcdmaint.etcd.cluster import ClusterClient
+    from etcdmaint.etcd.endpoint import Endpoint
+
+DEFAULT_ENDPOINT = "127.0.0.1:2379"
+DEFAULT_DIAL_TIMEOUT = 2.0
+DEFAULT_COMMAND_TIMEOUT = 5.0
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _flag(name: str, help_text: str, **keywords: Any) -> click.Option:
+    environment = "ETCDCTL_" + name.removeprefix("--").replace("-", "_").upper()
+    keywords = {"envvar": environment, "show_envvar": True, **keywords}
+    return click.Option([name], help=help_text, **keywords)
+
+
+CONNECTION_FLAGS: tuple[click.Option, ...] = (
+    _flag(
+        "--endpoints",
+        "Where to start, separated by commas: the whole cluster is found from any member. "
+        f"Default: {DEFAULT_ENDPOINT}.",
+        metavar="HOST:PORT,…",
+        multiple=True,
+    ),
+    _flag("--cacert", "PEM file of the CA that signs the members.", metavar="FILE"),
+    _flag("--cert", "PEM file of the client certificate.", metavar="FILE"),
+    _flag("--key", "PEM file of the client certificate's key.", metavar="FILE"),
+    _flag(
+        "--user",
+        "User of etcd's own auth; the password is asked for on the terminal when it is not given.",
+        metavar="USER[:PASSWORD]",
+    ),
+    _flag(
+        "--password",
+        "Password of --user. Others on this machine can read it there: prefer the variable.",
+        metavar="PASSWORD",
+    ),
+    _flag(
+        "--dial-timeout",
+        "How long to wait for a connection. Default: 2s.",
+        type=Duration(),
+        metavar="DURATION",
+    ),
+    _flag(
+        "--command-timeout",
+        "How long each call may take, except Defragment itself. Default: 5s.",
+        type=Duration(),
+        metavar="DURATION",
+    ),
+    _flag(
+        "--etcd-address-map",
+        "File with lines `advertised-host:port reachable-host:port`: for port-forwards and NAT.",
+        metavar="FILE",
+        envvar=None,
+        show_envvar=False,
+    ),
+    _flag(
+        "--insecure-transport",
+        "`=false` insists on TLS, verified by the system's CAs where --cacert is not given.",
+        type=Switch(),
+        is_flag=False,
+        flag_value=True,
+        metavar="[=BOOL]",
+    ),
+    _flag(
+        "--insecure-skip-tls-verify",
+        "Refused: gRPC for Python always verifies. Give --cacert.",
+        type=Switch(),
+        is_flag=False,
+        flag_value=True,
+        metavar="[=BOOL]",
+        hidden=True,
+    ),
+)
+_NAMES = tuple(str(flag.name) for flag in CONNECTION_FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the cluster; timeouts in seconds."""
+
+    seeds: tuple[Endpoint, ...]
+    access: Access
+    dial_timeout: float = DEFAULT_DIAL_TIMEOUT
+    command_timeout: float = DEFAULT_COMMAND_TIMEOUT
+
+    async def open(self) -> ClusterClient:
+        """Find the cluster; the caller closes it. Raises EtcdError subclasses."""
+        from etcdmaint.etcd.cluster import ClusterClient
+
+        return await ClusterClient.connect(self.seeds, self.access, timeout=self.command_timeout)
+
+
+def with_connection(command: Command) -> Command:
+    """Give a click command the connection flags, and the `Connection` as argument `connection`."""
+
+    @functools.wraps(command)
+    def collected(*arguments: Any, **keywords: Any) -> Any:
+        flags = {name: keywords.pop(name) for name in _NAMES}
+        return command(*arguments, connection=connection_from(**flags), **keywords)
+
+    # click collects a function's options from here, the last one first.
+    known = getattr(command, "__click_params__", [])
+    collected.__click_params__ = [*known, *reversed(CONNECTION_FLAGS)]  # type: ignore[attr-defined]
+    return collected  # type: ignore[return-value]
+
+
+def connection_from(
+    *,
+    endpoints: tuple[str, ...] = (),
+    cacert: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    dial_timeout: float | None = None,
+    command_timeout: float | None = None,
+    etcd_address_map: str | None = None,
+    insecure_transport: bool | None = None,
+    insecure_skip_tls_verify: bool | None = None,
+) -> Connection:
+    """Check the flags against each other, read the files, ask for the password.
+
+    Raises InvalidInput and click.UsageError, each naming the flag.
+    """
+    from etcdmaint.etcd.access import Access, Login
+    from etcdmaint.etcd.endpoint import AddressMap
+
+    if insecure_skip_tls_verify:
+        raise InvalidInput(
+            "--insecure-skip-tls-verify",
+            "is refused: an unverified member could be anybody, and gRPC for Python has no such "
+            "mode; give the CA that signs the members with --cacert",
+        )
+    asked_for_tls = bool(cacert or cert or key) or insecure_transport is False
+    seeds = _seeds(endpoints, asked_for_tls=asked_for_tls)
+    tls = _tls(cacert, cert, key) if asked_for_tls or any(seed.secure for seed in seeds) else None
+    if tls is None and user:
+        raise InvalidInput(
+            "--user",
+            "passwords are only sent over TLS: give https:// endpoints and the CA with --cacert",
+        )
+    login = _login(user, password)
+    return Connection(
+        seeds=seeds,
+        access=Access(
+            tls=tls,
+            login=Login(*login) if login else None,
+            address_map=AddressMap.load(etcd_address_map) if etcd_address_map else AddressMap(),
+        ),
+        dial_timeout=DEFAULT_DIAL_TIMEOUT if dial_timeout is None else dial_timeout,
+        command_timeout=DEFAULT_COMMAND_TIMEOUT if command_timeout is None else command_timeout,
+    )
+
+
+def _seeds(endpoints: tuple[str, ...], *, asked_for_tls: bool) -> tuple[Endpoint, ...]:
+    from etcdmaint.etcd.endpoint import Endpoint
+
+    texts = [text for given in endpoints or (DEFAULT_ENDPOINT,) for text in given.split(",")]
+    parsed = [Endpoint.parse(text, secure=asked_for_tls, field="--endpoints") for text in texts]
+    seeds = tuple(dict.fromkeys(parsed))
+    plain = [seed for seed in seeds if not seed.secure]
+    if plain and asked_for_tls:
+        raise InvalidInput(
+            "--endpoints",
+            f"{plain[0]} is not encrypted, but --cacert, --cert, --key or "
+            "--insecure-transport=false ask for TLS: write https://, or leave those flags out",
+        )
+    if plain and len(plain) < len(seeds):
+        raise InvalidInput(
+            "--endpoints", "mixes http:// and https://; a cluster is reached in one way"
+        )
+    return seeds
+
+
+def _tls(cacert: str | None, cert: str | None, key: str | None) -> Tls:
+    from etcdmaint.etcd.access import Tls
+
+    if (cert is None) != (key is None):
+        given, missing = ("--cert", "--key") if key is None else ("--key", "--cert")
+        raise InvalidInput(missing, f"is missing: {given} needs it")
+    tls = Tls(
+        ca=_read("--cacert", cacert) if cacert else _system_authorities(),
+        certificate=_read("--cert", cert) if cert else None,
+        key=_read("--key", key) if key else None,
+    )
+    try:
+        tls.validate()
+    except InvalidInput as error:
+        flag, path = {"ca": ("--cacert", cacert), "certificate": ("--cert", cert)}.get(
+            error.field, ("--key", key)
+        )
+        raise InvalidInput(flag, f"{path}: {error.fault}") from error
+    return tls
+
+
+def _read(flag: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidInput(flag, f"{path} cannot be read: {error.strerror}") from error
+
+
+def _system_authorities() -> bytes:
+    """The CAs that this machine trusts, as etcdctl takes them where no other is named."""
+    bundle = ssl.get_default_verify_paths().cafile
+    if bundle is None:
+        raise InvalidInput(
+            "--cacert", "is needed for https:// endpoints: this machine has no CA bundle of its own"
+        )
+    return _read("--cacert", bundle)
+
+
+def _login(user: str | None, password: str | None) -> tuple[str, str] | None:
+    if not user:
+        if password:
+            raise InvalidInput("--password", "is of no use without --user")
+        return None
+    if password is None and ":" in user:
+        # As etcdctl: with --password, a colon belongs to the name.
+        user, _, password = user.partition(":")
+    if password is None:
+        if not sys.stdin.isatty():
+            raise InvalidInput(
+                "--user",
+                "comes without a password and there is no terminal to ask on; set ETCDCTL_PASSWORD",
+            )
+        password = click.prompt(f"Password of {user}", hide_input=True, err=True)
+    if not user or not password:
+        raise InvalidInput("--user", "the name and the password may not be empty")
+    return user, password

@@ -1,0 +1,117 @@
+"""The outermost shell of the command line: it finds the command, and turns errors into a sentence.
+
+This is the only place that catches everything: somebody who is paged at night gets a sentence and
+an exit code, never a traceback, and never a secret that a library put into an exception's text.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from etcdmaint import __version__
+from etcdmaint.cli.connection import CONNECTION_FLAGS
+from etcdmaint.cli.exits import MEANINGS, ExitCode, cause, code_for, one_line, sentence
+from etcdmaint.cli.lazy import Lazy, LazyGroup
+from etcdmaint.errors import EtcdmaintError
+
+COMMANDS = {
+    "status": Lazy("etcdmaint.cli.status", "status", "Show every member's sizes, health and role."),
+    "defrag": Lazy(
+        "etcdmaint.cli.defrag", "defrag", "Defragment the members that are worth it, one by one."
+    ),
+    "storage": Lazy(
+        "etcdmaint.cli.storage", "storage", "Look into what Kubernetes has stored in etcd."
+    ),
+    "operator": Lazy("etcdmaint.cli.operator", "operator", "Run the Kubernetes operator."),
+    "finalizers": Lazy(
+        "etcdmaint.cli.finalizers", "finalizers", "Free objects that an operator left behind."
+    ),
+}
+
+EPILOG = "\b\nExit codes:\n" + "\n".join(
+    f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items()
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    leading=CONNECTION_FLAGS,
+    name="etcdmaint",
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="etcdmaint")
+def etcdmaint() -> None:
+    """Keep etcd small, fast and alive.
+
+    Flags for reaching etcd are etcdctl's, with its ETCDCTL_* variables as fallback, and may stand
+    before the command or after it. See `etcdmaint COMMAND --help`.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and give back its exit code; never raises."""
+    try:
+        result = etcdmaint.main(
+            list(arguments) if arguments is not None else None,
+            prog_name=_program(),
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Nobody reads any more: what is still buffered has nowhere to go, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except Exception as error:
+        return _explain(cause(error))
+    return int(result) if isinstance(result, int) else ExitCode.DONE
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run())
+
+
+def _explain(error: BaseException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return ExitCode.USAGE
+    if isinstance(error, click.UsageError):
+        asked = f"; see `{error.ctx.command_path} --help`" if error.ctx is not None else ""
+        return _say(one_line(error.format_message()).rstrip(".") + asked, ExitCode.USAGE)
+    if isinstance(error, click.ClickException):
+        return _say(one_line(error.format_message()), ExitCode.FAILED)
+    if isinstance(error, EtcdmaintError):
+        return _say(sentence(error), code_for(error))
+    return _say(_confession(error), ExitCode.FAILED)
+
+
+def _confession(error: BaseException) -> str:
+    """A fault of ours: where it is, but not the exception's text, which may quote anything."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return (
+        f"this is a fault of etcdmaint {__version__} itself: {type(error).__name__}{place}; "
+        "please report it with this line"
+    )
+
+
+def _say(text: str, code: ExitCode) -> int:
+    print(f"{_program()}: {text}", file=sys.stderr)
+    return code
+
+
+def _program() -> str:
+    """What people typed: etcdmaint, or kubectl-etcdmaint as kubectl's plugin."""
+    name = Path(sys.argv[0]).name
+    return "kubectl etcdmaint" if name.startswith("kubectl-") else "etcdmaint"

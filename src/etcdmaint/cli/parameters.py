@@ -1,0 +1,95 @@
+"""How flags are read: sizes, shares and durations, by the parsers that read custom resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from etcdmaint.errors import InvalidInput
+from etcdmaint.quantities import parse_bytes, parse_duration, parse_percent
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    # Generic only in the newest releases of click.
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType
+
+
+class Duration(ParamType):
+    """A Go duration such as 5s or 1h30m, in seconds; `zero` says whether 0s is one."""
+
+    name = "duration"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds."""
+        if isinstance(value, float):
+            return value
+        seconds = _parsed(parse_duration, value, param, ctx)
+        if seconds < 0 or (seconds == 0 and not self._zero):
+            _fail(f"must be {'at least' if self._zero else 'more than'} 0s", param, ctx)
+        return seconds
+
+
+class Size(ParamType):
+    """A Kubernetes quantity such as 200Mi, in bytes, more than nothing."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        if isinstance(value, int):
+            return value
+        size = _parsed(parse_bytes, value, param, ctx)
+        if size <= 0:
+            _fail("must be more than 0", param, ctx)
+        return size
+
+
+class Percent(ParamType):
+    """A whole percentage from 1% to 99%."""
+
+    name = "percent"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Fraction:
+        """A fraction of one."""
+        if isinstance(value, Fraction):
+            return value
+        return _parsed(parse_percent, value, param, ctx)
+
+
+class Switch(ParamType):
+    """A flag that may be given alone or with a value, as Go's are: `--flag`, `--flag=false`."""
+
+    name = "bool"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Whether it is on."""
+        return bool(click.BOOL.convert(value, param, ctx))
+
+
+def _parsed(
+    parse: Callable[[str, str], T],
+    value: Any,
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> T:
+    try:
+        return parse(str(value), "")
+    except InvalidInput as error:
+        _fail(error.fault, param, ctx)
+
+
+def _fail(fault: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+    raise click.BadParameter(fault, ctx=ctx, param=param)
