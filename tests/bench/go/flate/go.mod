@@ -1,0 +1,3 @@
+module etcdmaint.test/flate
+
+go 1.22
