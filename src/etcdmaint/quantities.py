@@ -26,7 +26,7 @@ _BINARY = {
 _DECIMAL = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))
 # Nothing that is measured in bytes needs more.
 _MAX_LENGTH = 64
-_MAX_EXPONENT = 100
+_MAX_EXPONENT = 999
 _EXACT = decimal.Context(prec=2 * (_MAX_LENGTH + _MAX_EXPONENT), rounding=decimal.ROUND_UP)
 _NANO = Decimal("1e-9")
 
