@@ -38,7 +38,7 @@ class ControlPlane:
 
     ``etcd`` is a cluster to stand on, already started; without one, a one-member cluster is started
     and stopped along with it. ``compaction_interval`` and ``extra_arguments`` are kube-apiserver's
-    own. ``users`` maps names to groups: these log in by token. ``api`` is the test's own hand on it.
+    own. ``users`` maps names to groups: these log in by token. ``api`` is the test's own hand.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class ControlPlane:
         self._ports.close()
 
     def restart(self, timeout: float = 60.0) -> None:
-        """End the API server and start it again; watches break, as in an upgrade."""
-        self.server.stop(grace=2.0)
+        """End the API server at once and start it again on the same port; every watch breaks."""
+        self.server.kill()
         self.server.start()
         self.wait_ready(timeout)
 

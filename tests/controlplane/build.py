@@ -35,11 +35,17 @@ class ProgramUnavailable(Exception):
 
 def program(name: str, say: Say | None = None) -> Path:
     """The path of a program of the pinned version, built first if need be."""
+    return find(name) or _built(PROGRAMS[name], say or _to_stderr)
+
+
+def find(name: str) -> Path | None:
+    """The path of a program that need not be built; None if it must be."""
     try:
         wanted = PROGRAMS[name]
     except KeyError:
         raise ProgramUnavailable(f"no program {name!r}; there are {', '.join(PROGRAMS)}") from None
-    return _asset(wanted) or _on_path(wanted) or _cached(wanted, say or _to_stderr)
+    cached = _asset(wanted) or _on_path(wanted) or _place(wanted)[0]
+    return cached if cached.exists() else None
 
 
 def _to_stderr(text: str) -> None:
@@ -90,17 +96,20 @@ def _versions(said: str) -> set[str]:
     return set(re.findall(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:-[\w.]+)?)", said))
 
 
-def _cached(wanted: Program, say: Say) -> Path:
+def _place(wanted: Program) -> tuple[Path, golang.Toolchain, tuple[str, ...]]:
+    """Where in the cache a program is or will be, and what it is built with."""
     try:
         go = golang.toolchain(wanted.module_dir, cache.cache_dir())
     except NoGo as error:
         raise ProgramUnavailable(f"{wanted.name}: {error}") from error
     flags = (*_FLAGS, "-ldflags", wanted.ldflags)
     folder = cache.cache_dir() / "bin" / cache.key(wanted.module_dir, go.version, *flags)
-    path = folder / wanted.name
-    if path.exists():
-        return path
-    with cache.exclusive(folder, say):
+    return folder / wanted.name, go, flags
+
+
+def _built(wanted: Program, say: Say) -> Path:
+    path, go, flags = _place(wanted)
+    with cache.exclusive(path.parent, say):
         # The one who held the lock before may have built just this.
         if not path.exists():
             _build(wanted, go, flags, path, say)
