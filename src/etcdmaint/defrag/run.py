@@ -214,6 +214,9 @@ class Surroundings(Protocol):
     def stopping(self) -> bool:
         """Whether to stop after the member in flight: the object is deleted, or the process ends."""
 
+    async def nap(self, seconds: float) -> None:
+        """Sleep so long, but not a moment longer once `stopping` is true (D7)."""
+
 
 class Journal(Protocol):
     """Where the record of the run is kept."""

@@ -1,0 +1,149 @@
+"""How a run ends: the member in doubt is waited out, NOSPACE disarmed if that is safe, the slot given back.
+
+The terminal phase is written last, so that a process which dies before it leaves a run that another one
+ends the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from etcdmaint.defrag.alarms import disarm, judge_alarms
+from etcdmaint.defrag.context import RunContext, RunOver
+from etcdmaint.defrag.health import Observation, observe
+from etcdmaint.defrag.resume import prove_idle
+from etcdmaint.defrag.run import OUTCOME_UNKNOWN, Ending, MemberRow, Outcome, Phase, Severity
+from etcdmaint.errors import EtcdError, NoDiskSpace, PermissionDenied
+from etcdmaint.etcd.types import Alarm
+from etcdmaint.quantities import format_bytes
+
+_OWN_WORD = frozenset({NoDiskSpace.reason, PermissionDenied.reason, "MemberGone"})
+
+
+async def wait_out(ctx: RunContext) -> RunOver | None:
+    """Wait until every member whose outcome is unknown is proven idle, or the deadline is over (D33)."""
+    for row in ctx.ledger.with_outcome(Outcome.FAILED):
+        if row.reason not in OUTCOME_UNKNOWN:
+            continue
+        await ctx.ledger.wait(
+            "WaitingForMember", f"no further member is touched until {row.name} is proven idle"
+        )
+        try:
+            await ctx.until(lambda row=row: prove_idle(ctx, row))  # type: ignore[misc]
+        except RunOver as over:
+            return over
+    return None
+
+
+async def settle_alarms(ctx: RunContext) -> bool:
+    """Disarm NOSPACE when that is safe (D40); whether one is still armed (D41)."""
+    try:
+        observation = await observe(
+            ctx.link.cluster,
+            timeout=ctx.timing.rpc_timeout,
+            metrics_timeout=ctx.timing.metrics_timeout,
+            names=ctx.target.member_names if ctx.target else None,
+        )
+        ctx.check_foreign(observation)
+        client = ctx.link.client(prefer=observation.leader)
+        alarms: Collection[Alarm]
+        try:
+            alarms = await client.alarms(timeout=ctx.timing.rpc_timeout)
+        except EtcdError:
+            # The alarm RPC is a raft proposal and needs a quorum; Status knows the alarms without one.
+            alarms = observation.alarms
+        verdict = judge_alarms(alarms, observation, _quotas(ctx, observation))
+        if not verdict.disarm:
+            ctx.ledger.note(verdict.kept)
+            return bool(verdict.kept)
+        report = await disarm(
+            client,
+            verdict.disarm,
+            observation.name,
+            assert_held=ctx.fence.assert_held,
+            timeout=ctx.timing.rpc_timeout,
+        )
+    except EtcdError as error:
+        ctx.ledger.note(f"whether an alarm is armed could not be read at the end: {error}")
+        return False
+    for failure in report.failed:
+        ctx.audience.event(Severity.WARNING, "AlarmDisarmFailed", failure)
+        ctx.ledger.note(f"NOSPACE could not be disarmed: {failure}")
+    if report.disarmed:
+        names = ", ".join(observation.name(member_id) for member_id in report.disarmed)
+        ctx.audience.event(Severity.NORMAL, "AlarmDisarmed", f"NOSPACE disarmed for {names}")
+        ctx.ledger.note(f"NOSPACE was disarmed for {names}")
+    ctx.ledger.note(report.left)
+    return bool(report.failed or report.left)
+
+
+def _quotas(ctx: RunContext, observation: Observation) -> dict[int, int | None]:
+    return {
+        member.id: ctx.sizes(observation, member.id).quota
+        for member in observation.members
+        if observation.status(member.id) is not None
+    }
+
+
+def sweep_stopped(ctx: RunContext, why: str) -> None:
+    """Mark the members that have not had their turn (D34)."""
+    for row in ctx.ledger.with_outcome(Outcome.PENDING):
+        if row.in_flight:
+            done = replace(
+                row,
+                outcome=Outcome.FAILED,
+                reason="OutcomeUnknown",
+                message="the run ended before it was known what became of it",
+                finished_at=ctx.clock.now(),
+            )
+        else:
+            done = replace(row, outcome=Outcome.SKIPPED, reason="SweepStopped", message=why)
+        ctx.ledger.amend_row(done)
+
+
+def _failure(rows: Collection[MemberRow]) -> tuple[str, str] | None:
+    """Why the run failed by its members' rows, or None when it did not."""
+    for row in rows:
+        if row.outcome is Outcome.FAILED:
+            reason = row.reason if row.reason in _OWN_WORD else "MemberFailed"
+            return reason, f"member {row.name}: {row.reason}: {row.message}"
+    for row in rows:
+        if row.reason == NoDiskSpace.reason:
+            return row.reason, f"member {row.name}: {row.message}"
+    return None
+
+
+async def end(ctx: RunContext, over: RunOver | None) -> Ending:
+    """End the run; `over` when it was cut short. Returns how it ended."""
+    ledger = ctx.ledger
+    sweep_stopped(ctx, over.message if over else "a member before this one failed")
+    alarm_left = await settle_alarms(ctx) if ledger.begun and not ctx.request.dry_run else False
+    if ctx.slot is not None:
+        try:
+            await ctx.slot.release(ctx.link.client())
+        except EtcdError:
+            ledger.note("the cluster's slot could not be released; it expires by itself")
+    failure = (over.reason, over.message) if over else _failure(ledger.state.rows)
+    now = ctx.clock.now()
+    done = ledger.state.defragmented
+    summary = f"{done} of {len(ledger.state.rows)} members defragmented"
+    if done:
+        summary += f", {format_bytes(ledger.state.reclaimed_bytes)} reclaimed"
+    if failure is None:
+        message = ". ".join((summary, *ledger.state.notes))
+        await ledger.write(
+            phase=Phase.COMPLETE, reason="Complete", message=message, completed_at=now
+        )
+        ctx.audience.event(Severity.NORMAL, "Complete", message)
+    else:
+        reason, why = failure
+        message = ". ".join((why, summary, *ledger.state.notes))
+        await ledger.write(phase=Phase.FAILED, reason=reason, message=message, completed_at=now)
+        ctx.audience.event(Severity.WARNING, "DefragFailed", f"{reason}: {message}")
+    ctx.instrumentation.run_finished(ledger.state.phase, ledger.state.reason)
+    if over is not None:
+        return over.ending
+    if failure is not None:
+        return Ending.FAILED
+    return Ending.ALARM_LEFT if alarm_left else Ending.DONE

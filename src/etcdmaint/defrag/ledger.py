@@ -1,0 +1,86 @@
+"""The record of one run, and the one way to change it.
+
+What must survive a crash is written at once; what only explains is written along with the next thing
+that must (a run costs at most two writes a member).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from etcdmaint.defrag.run import (
+    Audience,
+    Instrumentation,
+    Journal,
+    MemberRow,
+    Outcome,
+    Phase,
+    RunState,
+    Severity,
+)
+
+
+class Ledger:
+    """Holds the state of the run; every change goes through here."""
+
+    def __init__(
+        self,
+        state: RunState,
+        journal: Journal,
+        audience: Audience,
+        instrumentation: Instrumentation,
+    ) -> None:
+        self.state = state
+        self._journal = journal
+        self._audience = audience
+        self._instrumentation = instrumentation
+
+    def amend(self, **changes: Any) -> None:
+        """Change the record in memory: it is written with the next `write`."""
+        if self.state.phase.terminal:
+            raise AssertionError("a terminal phase is absorbing")
+        self.state = replace(self.state, **changes)
+
+    async def write(self, **changes: Any) -> None:
+        """Change the record and return when it is durable."""
+        self.amend(**changes)
+        await self._journal.record(self.state)
+
+    def amend_row(self, row: MemberRow) -> None:
+        """Replace the row of the same member, and count it once it has its outcome."""
+        before = self.row(row.member_id)
+        self.amend(
+            rows=tuple(row if old.member_id == row.member_id else old for old in self.state.rows)
+        )
+        if row.outcome is not Outcome.PENDING and before.outcome is Outcome.PENDING:
+            self._instrumentation.member_finished(
+                row.outcome, row.reason, max(0, row.reclaimed_bytes or 0)
+            )
+
+    def row(self, member_id: int) -> MemberRow:
+        """The member's row."""
+        return next(row for row in self.state.rows if row.member_id == member_id)
+
+    def with_outcome(self, outcome: Outcome) -> tuple[MemberRow, ...]:
+        """The rows that have this outcome."""
+        return tuple(row for row in self.state.rows if row.outcome is outcome)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence with the result."""
+        if sentence and sentence not in self.state.notes:
+            self.amend(notes=(*self.state.notes, sentence))
+
+    async def wait(self, reason: str, message: str) -> None:
+        """Say why the run does not go on: one write and one event for each change of reason (D19)."""
+        if self.state.reason == reason:
+            self.amend(message=message)
+            return
+        self._instrumentation.deferred(reason)
+        await self.write(reason=reason, message=message)
+        self._audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run has passed the gate once."""
+        return self.state.phase is Phase.RUNNING
