@@ -1,0 +1,115 @@
+"""How this process reaches the Kubernetes API: a kubeconfig, or the Pod's own service account.
+
+The same answer serves the operator's own requests and kopf's, so that both always talk to the same
+API server as the same user. Tokens and keys stay inside; nothing here is ever logged.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.config.incluster_config import load_incluster_config
+from kubernetes.aio.config.kube_config import load_kube_config
+
+from etcdmaint.errors import InvalidInput
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ApiAccess:
+    """An API server and who we are there; certificates are files, since Python's ssl wants files."""
+
+    configuration: Configuration
+    namespace: str
+
+    @property
+    def server(self) -> str:
+        """Its URL."""
+        return str(self.configuration.host)
+
+    @property
+    def ca_path(self) -> str | None:
+        """The file with the certificate authority to trust."""
+        return self.configuration.ssl_ca_cert or None
+
+    @property
+    def certificate_path(self) -> str | None:
+        """The client certificate's file."""
+        return self.configuration.cert_file or None
+
+    @property
+    def key_path(self) -> str | None:
+        """The client key's file."""
+        return self.configuration.key_file or None
+
+    @property
+    def insecure(self) -> bool:
+        """Whether the kubeconfig says not to verify the server."""
+        return not self.configuration.verify_ssl
+
+    async def authorization(self) -> str:
+        """The header's value, read again from the token's file when it is a minute old; or ""."""
+        value = await self.configuration.get_api_key_with_prefix("BearerToken")
+        return str(value) if value else ""
+
+
+async def load_access(kubeconfig: str = "") -> ApiAccess:
+    """From that kubeconfig, else from $KUBECONFIG, else in-cluster, else from ~/.kube/config.
+
+    Raises InvalidInput with a sentence that says what is missing.
+    """
+    chosen = kubeconfig or os.environ.get("KUBECONFIG", "")
+    configuration = Configuration()
+    # No retries behind our back: who asks knows better what to do than a generic back-off.
+    configuration.retries = False
+    configuration.client_session_kwargs = {"trust_env": False}
+    if not chosen and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        try:
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        except ConfigException as error:
+            raise InvalidInput("", f"no in-cluster access to the Kubernetes API: {error}") from None
+        return ApiAccess(configuration, _own_namespace())
+    path = chosen or str(Path.home() / ".kube" / "config")
+    field = "--kubeconfig" if kubeconfig else "KUBECONFIG"
+    if not _is_there(path):
+        raise InvalidInput(field, f"{path} is not there, and this is no Pod with a service account")
+    try:
+        loader = await load_kube_config(  # type: ignore[no-untyped-call]
+            path, client_configuration=configuration, persist_config=False
+        )
+        context = loader.current_context["context"]
+        user = loader._user  # noqa: SLF001  # the loader itself swallows what goes wrong with these
+    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(field, f"cannot be read: {_first_line(error)}") from None
+    if user is not None and not configuration.api_key and not configuration.cert_file:
+        for unsupported in ("exec", "auth-provider"):
+            if unsupported in user:
+                raise InvalidInput(
+                    field, f"the user's {unsupported} is not supported: give a token or certificate"
+                )
+    return ApiAccess(configuration, context.get("namespace") or "default")
+
+
+def _is_there(path: str) -> bool:
+    """Whether any file of a list of them, as $KUBECONFIG may be one, exists."""
+    return any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
+
+
+def _own_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text().strip() or "default"
+    except OSError:
+        return os.environ.get("POD_NAMESPACE", "default")
+
+
+def _first_line(error: Exception) -> str:
+    # A YAML error quotes the file, which may hold a token: only its kind is told.
+    if isinstance(error, yaml.YAMLError):
+        return "it is no YAML"
+    return (str(error) or type(error).__name__).splitlines()[0]
