@@ -1,0 +1,223 @@
+"""A KMS plugin behind its unix socket: the calls, and the message that kms v2 stores.
+
+The one module of this package that knows gRPC and protobuf, imported only when a configuration
+names a plugin. It must not know what the bytes are for, and lets none of them into a message: of a
+plugin's own error text only printable characters come through, and none where a plaintext was sent.
+
+Source: k8s.io/kms, services v2.KeyManagementService and v1beta1.KeyManagementService.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from etcdmaint.clock import Clock
+from etcdmaint.compression.encryption.configuration import Kms
+from etcdmaint.compression.encryption.proto import kms_pb2
+from etcdmaint.errors import DecryptionFailed, EncryptionError, KmsRefused, KmsUnavailable
+
+# The generated module has no types.
+_pb: Any = kms_pb2
+SOURCE_KEY: int = _pb.AES_GCM_KEY
+SOURCE_SEED: int = _pb.HKDF_SHA256_XNONCE_AES_GCM_SEED
+
+_V1_VERSION = "v1beta1"
+_V2 = "/v2.KeyManagementService/"
+_V1 = "/v1beta1.KeyManagementService/"
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    # A plugin that was restarted is found again within seconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+# The call did not reach a decision; any other code is the plugin's own verdict.
+_UNDECIDED = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+_MAX_DETAILS = 200
+
+
+class KmsObserver(Protocol):
+    """Whoever counts calls."""
+
+    def kms_call(self, provider: str, method: str, code: str, seconds: float) -> None:
+        """A call has ended; `code` is gRPC's (`OK`, `UNAVAILABLE`, …)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The answer to Status of v2."""
+
+    version: str
+    healthz: str
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A data key or seed as the plugin encrypted it, with what it wants back for decrypting."""
+
+    ciphertext: bytes = field(repr=False)
+    key_id: str
+    annotations: Mapping[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedObject:
+    """What follows the prefix of a value that kms v2 wrote."""
+
+    data: bytes = field(repr=False)
+    wrapped: Wrapped
+    source_type: int
+
+
+def parse_object(body: bytes) -> EncryptedObject:
+    """Read as proto3 reads: unknown fields are skipped. Raises DecryptionFailed."""
+    message = _pb.EncryptedObject()
+    try:
+        message.ParseFromString(body)
+    except DecodeError:
+        raise DecryptionFailed("the value is not a kms v2 message") from None
+    wrapped = Wrapped(message.encrypted_dek_source, message.key_id, dict(message.annotations))
+    return EncryptedObject(message.encrypted_data, wrapped, message.encrypted_dek_source_type)
+
+
+def dump_object(value: EncryptedObject) -> bytes:
+    """The bytes to store."""
+    message = _pb.EncryptedObject(
+        encrypted_data=value.data,
+        key_id=value.wrapped.key_id,
+        encrypted_dek_source=value.wrapped.ciphertext,
+        annotations=value.wrapped.annotations,
+        encrypted_dek_source_type=value.source_type,
+    )
+    return bytes(message.SerializeToString())
+
+
+class Plugin:
+    """One socket. Every call may block for the provider's timeout; all are thread-safe.
+
+    Nothing is dialled before the first call. `calls` counts them by method. `pace` is called before
+    each Decrypt, and may block to keep a rate.
+    """
+
+    def __init__(
+        self,
+        provider: Kms,
+        *,
+        clock: Clock,
+        pace: Callable[[], None] | None = None,
+        observer: KmsObserver | None = None,
+    ) -> None:
+        self.name = provider.name
+        self.calls: Counter[str] = Counter()
+        self._timeout = provider.timeout
+        self._clock = clock
+        self._pace = pace
+        self._observer = observer
+        self._channel = grpc.insecure_channel(_target(provider.socket), options=_OPTIONS)
+
+    def close(self) -> None:
+        """Hang up; no call may follow."""
+        self._channel.close()
+
+    def _call(
+        self, method: str, request: Message, answer: Callable[[bytes], Any], *, opens: bool = False
+    ) -> Any:
+        """One RPC. What `opens` a data key may be refused; any other error means unavailable."""
+        if opens and self._pace is not None:
+            self._pace()
+        short = method.rpartition("/")[2]
+        self.calls[short] += 1
+        rpc = self._channel.unary_unary(
+            method, request_serializer=lambda m: m.SerializeToString(), response_deserializer=answer
+        )
+        failure: EncryptionError
+        started, code = self._clock.monotonic(), "OK"
+        try:
+            return rpc(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            code, failure = error.code().name, self._failure(error, short, opens=opens)
+        finally:
+            if self._observer is not None:
+                elapsed = self._clock.monotonic() - started
+                self._observer.kms_call(self.name, short, code, elapsed)
+        raise failure
+
+    def _failure(self, error: grpc.RpcError, method: str, *, opens: bool) -> EncryptionError:
+        code = error.code()
+        text = f"the KMS plugin {self.name!a} answers {method} with {code.name}"
+        if method != "Encrypt":
+            details = "".join(c if c.isprintable() else " " for c in error.details() or "")
+            text += f": {details[:_MAX_DETAILS]}" if details else ""
+        if opens and code not in _UNDECIDED:
+            return KmsRefused(text, provider="kms", key_name=self.name)
+        return KmsUnavailable(text)
+
+
+class PluginV2(Plugin):
+    """A plugin that speaks v2."""
+
+    def status(self) -> Status:
+        """Version, health and the id of the key that Encrypt uses now. Raises KmsUnavailable."""
+        answer = self._call(f"{_V2}Status", _pb.StatusRequest(), _pb.StatusResponse.FromString)
+        return Status(answer.version, answer.healthz, answer.key_id)
+
+    def encrypt(self, plaintext: bytes) -> Wrapped:
+        """Wrap a seed. Raises KmsUnavailable."""
+        request = _pb.EncryptRequest(plaintext=plaintext, uid=str(uuid.uuid4()))
+        answer = self._call(f"{_V2}Encrypt", request, _pb.EncryptResponse.FromString)
+        return Wrapped(answer.ciphertext, answer.key_id, dict(answer.annotations))
+
+    def decrypt(self, wrapped: Wrapped) -> bytes:
+        """Unwrap a seed or key. Raises KmsRefused, KmsUnavailable."""
+        request = _pb.DecryptRequest(
+            ciphertext=wrapped.ciphertext,
+            uid=str(uuid.uuid4()),
+            key_id=wrapped.key_id,
+            annotations=wrapped.annotations,
+        )
+        answer = self._call(f"{_V2}Decrypt", request, _pb.DecryptResponse.FromString, opens=True)
+        return bytes(answer.plaintext)
+
+
+class PluginV1(Plugin):
+    """A plugin that speaks v1beta1, for reading."""
+
+    def version(self) -> None:
+        """Make sure that it speaks v1beta1. Raises KmsUnavailable."""
+        answer = self._call(
+            f"{_V1}Version",
+            _pb.V1VersionRequest(version=_V1_VERSION),
+            _pb.V1VersionResponse.FromString,
+        )
+        if answer.version != _V1_VERSION:
+            raise KmsUnavailable(f"the KMS plugin {self.name!a} does not speak {_V1_VERSION}")
+
+    def decrypt(self, wrapped: bytes) -> bytes:
+        """Unwrap a data key. Raises KmsRefused, KmsUnavailable."""
+        request = _pb.V1DecryptRequest(version=_V1_VERSION, cipher=wrapped)
+        answer = self._call(f"{_V1}Decrypt", request, _pb.V1DecryptResponse.FromString, opens=True)
+        return bytes(answer.plain)
+
+
+def _target(socket: str) -> str:
+    if socket.startswith("@"):
+        return f"unix-abstract:{quote(socket[1:])}"
+    return f"unix:{quote(socket)}"

@@ -1,0 +1,1 @@
+"""Messages of the KMS plugin, generated from kms.proto and checked in; a test compares the two."""
