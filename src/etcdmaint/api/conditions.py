@@ -32,8 +32,8 @@ def set_condition(
 ) -> list[dict[str, Any]]:
     """The conditions with this one set; None for the status is Unknown.
 
-    lastTransitionTime moves only when the status flips, so equal input gives an equal list and nothing
-    need be written. Entries that are none, and all but the first of a type, are left out.
+    lastTransitionTime moves only when the status flips, so equal input gives an equal list and
+    nothing need be written. Entries that are none, and all but the first of a type, are left out.
     """
     if _REASON.fullmatch(reason) is None:
         raise ValueError(f"{reason!r} cannot be the reason of a condition")
@@ -65,7 +65,7 @@ def find_condition(conditions: Iterable[object], type: str) -> Mapping[str, Any]
     return None
 
 
-def condition_is(conditions: Iterable[object], type: str, status: bool) -> bool:  # noqa: A002, FBT001
+def condition_is(conditions: Iterable[object], type: str, status: bool) -> bool:  # noqa: A002
     """Whether the condition of that type is there and is True, or False. Unknown is neither."""
     entry = find_condition(conditions, type)
     return entry is not None and entry.get("status") == _status(status)
