@@ -112,7 +112,7 @@ class Connection:
         """Find the cluster; the caller closes it. Raises EtcdError subclasses."""
         from etcdmaint.etcd.cluster import ClusterClient
 
-        return await ClusterClient.connect(self.seeds, self.access, timeout=self.command_timeout)
+        return await ClusterClient.connect(self.seeds, self.access, timeout=self.dial_timeout)
 
 
 def with_connection(command: Command) -> Command:
@@ -153,8 +153,8 @@ def connection_from(
     if insecure_skip_tls_verify:
         raise InvalidInput(
             "--insecure-skip-tls-verify",
-            "is refused: an unverified member could be anybody, and gRPC for Python has no such "
-            "mode; give the CA that signs the members with --cacert",
+            "refused, because an unverified member could be anybody, and gRPC for Python has no "
+            "such mode; give the CA that signs the members with --cacert",
         )
     asked_for_tls = bool(cacert or cert or key) or insecure_transport is False
     seeds = _seeds(endpoints, asked_for_tls=asked_for_tls)

@@ -1,0 +1,115 @@
+"""Ctrl-C and SIGTERM while a sweep goes on.
+
+The first asks the sweep to stop after the member in flight, because etcd cannot be told to stop. The
+second leaves at once, and says what etcd is still doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.progress import Progress
+
+T = TypeVar("T")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LEAVING_SECONDS = 1.0
+"""How long the sweep may take to let go of what it holds, when it is left."""
+
+
+class Stoppable(Protocol):
+    """What can be asked to stop."""
+
+    def stop(self) -> None:
+        """Stop after the member in flight."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to."""
+
+
+class Interruption:
+    """Handles the signals as long as it is entered."""
+
+    def __init__(self, stoppable: Stoppable, progress: Progress) -> None:
+        self._stoppable = stoppable
+        self._progress = progress
+        self._task: asyncio.Task[Any] | None = None
+        self._left = False
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do the work and keep the progress moving; None when it was left in the middle."""
+        async with asyncio.TaskGroup() as group:
+            ticking = group.create_task(self._tick())
+            self._task = group.create_task(work)
+            try:
+                result: T = await self._task
+                return result
+            except asyncio.CancelledError:
+                if not self._left:
+                    raise
+                return None
+            finally:
+                ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._progress.interval)
+            self._progress.tick()
+
+    def _interrupted(self) -> None:
+        if not self._stoppable.stopping:
+            self._stoppable.stop()
+            self._progress.say(self._announcement())
+        elif not self._left and self._task is not None:
+            self._left = True
+            self._progress.say(self._farewell())
+            self._task.cancel()
+            asyncio.get_running_loop().call_later(LEAVING_SECONDS, self._go)
+        else:
+            self._go()
+
+    def _go(self) -> None:
+        self._progress.close()
+        # Nothing is lost: a dead process' slot is taken over, and etcd does not wait for us (D63).
+        os._exit(ExitCode.INTERRUPTED)
+
+    def _announcement(self) -> str:
+        turn = self._progress.current
+        if turn is None:
+            return "stopping before the next member; once more to leave at once"
+        return (
+            f"stopping as soon as {turn.row.name} is done, which etcd cannot be told to break off; "
+            "once more to leave at once"
+        )
+
+    def _farewell(self) -> str:
+        turn = self._progress.current
+        if turn is None:
+            return "left; no member is being defragmented by this run"
+        return (
+            f"left; {turn.row.name} ({turn.endpoint}) is still being defragmented: start nothing on "
+            "this cluster until `etcdmaint status` says that it is over"
+        )
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._interrupted)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,208 @@
+"""How a running sweep looks: one line that lives on a terminal, plain lines anywhere else.
+
+Everything goes to standard error, so that standard output has the result alone. This module is told
+what happens and must not know why.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from etcdmaint.cli.exits import one_line
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.run import MemberTurn, Outcome, RunState, Severity
+from etcdmaint.quantities import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+TOLD_OTHERWISE = frozenset({"MemberDefragmented", "MemberFailed", "Complete", "DefragFailed"})
+
+
+class Progress(Protocol):
+    """The sweep's Audience, and what the command itself has to say."""
+
+    def event(self, severity: Severity, reason: str, message: str) -> None:
+        """One sentence for each transition."""
+
+    def turn(self, turn: MemberTurn) -> None:
+        """A member's turn begins or has ended."""
+
+    def state(self, state: RunState) -> None:
+        """The record has changed."""
+
+    def say(self, text: str) -> None:
+        """A sentence of the command's own."""
+
+    def tick(self) -> None:
+        """Called again and again while the run goes on."""
+
+    def close(self) -> None:
+        """The run is over, or is left."""
+
+    @property
+    def current(self) -> MemberTurn | None:
+        """The member in flight."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between ticks."""
+
+
+class PlainProgress:
+    """A line for each thing that happens, and a sign of life now and then in a long turn."""
+
+    interval = 10.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = 0.0
+        self.current: MemberTurn | None = None
+
+    def event(self, severity: Severity, reason: str, message: str) -> None:
+        """Say it, but for what a turn or the result says anyway."""
+        if reason not in TOLD_OTHERWISE:
+            self.say(f"warning: {message}" if severity is Severity.WARNING else message)
+
+    def turn(self, turn: MemberTurn) -> None:
+        """Say what begins, or how it went."""
+        if turn.row.outcome is Outcome.PENDING:
+            self._began = self._clock.monotonic()
+            self.current = turn
+            self.say(f"{beginning(turn)}; {what_next(turn)}")
+        else:
+            self.current = None
+            self.say(ended(turn))
+
+    def state(self, state: RunState) -> None:
+        """Nothing: every change that matters is an event too."""
+
+    def say(self, text: str) -> None:
+        """One line on standard error."""
+        print(one_line(text), file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        """A sign of life."""
+        if self.current is not None:
+            elapsed = self._clock.monotonic() - self._began
+            self.say(f"{self.current.row.name}: {elapsed_text(self.current, elapsed)}")
+
+    def close(self) -> None:
+        """Nothing to tidy up."""
+
+
+class LiveProgress(PlainProgress):
+    """The same lines, and below them one that shows what goes on right now."""
+
+    interval = 0.125
+
+    def __init__(self, clock: Clock, console: Console | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().__init__(clock)
+        self._waiting = "looking at the cluster"
+        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+        # Refreshed by our own ticks: a second thread would outlive a hasty exit.
+        self._live: Live = Live(
+            self._line(), console=self._console, auto_refresh=False, transient=True
+        )
+        self._live.start()
+
+    def state(self, state: RunState) -> None:
+        """Show what the run waits for."""
+        if state.message and not state.phase.terminal:
+            self._waiting = f"waiting: {state.message}"
+        else:
+            self._waiting = "between two steps: looking at the cluster"
+
+    def say(self, text: str) -> None:
+        """One line above the living one."""
+        self._console.print(one_line(text), soft_wrap=True)
+
+    def tick(self) -> None:
+        """Draw the line anew."""
+        self._live.update(self._line(), refresh=True)
+
+    def close(self) -> None:
+        """Give the terminal back as it was."""
+        self._live.stop()
+
+    def _line(self) -> Any:
+        from rich.text import Text
+
+        if self.current is None:
+            return Text(
+                one_line(f"… {self._waiting}"), style="dim", overflow="ellipsis", no_wrap=True
+            )
+        elapsed = self._clock.monotonic() - self._began
+        share = min(0.99, elapsed / max(self.current.expected_seconds, 0.1))
+        bar = "█" * round(20 * share) + "░" * (20 - round(20 * share))
+        row = self.current.row
+        text = (
+            f"{bar} {row.name} ({self.current.position} of {self.current.total}): "
+            f"{elapsed_text(self.current, elapsed)}; {what_next(self.current)}"
+        )
+        return Text(one_line(text), style="bold", overflow="ellipsis", no_wrap=True)
+
+
+def open_progress(clock: Clock) -> Progress:
+    """What fits to where standard error goes."""
+    return LiveProgress(clock) if sys.stderr.isatty() else PlainProgress(clock)
+
+
+def beginning(turn: MemberTurn) -> str:
+    """Which member, its size, and how long it may take."""
+    row = turn.row
+    size = "" if row.db_size_before is None else f", {format_bytes(row.db_size_before)}"
+    used = (
+        ""
+        if row.db_size_in_use_before is None
+        else f" with {format_bytes(row.db_size_in_use_before)} in use"
+    )
+    return (
+        f"{row.name} ({turn.position} of {turn.total}, {row.role or 'member'}{size}{used}): "
+        f"defragmenting, about {rough(turn.expected_seconds)}"
+    )
+
+
+def elapsed_text(turn: MemberTurn, elapsed: float) -> str:
+    """Elapsed against expected, and the limit once it takes longer."""
+    text = f"{rough(elapsed)} of about {rough(turn.expected_seconds)}"
+    if elapsed > 2 * turn.expected_seconds and elapsed > 1:
+        text += f", given up on after {rough(turn.timeout_seconds)}"
+    return text
+
+
+def what_next(turn: MemberTurn) -> str:
+    """What happens when this turn is over."""
+    left = turn.total - turn.position
+    if left == 0:
+        return "then the alarms are looked at and the run is over"
+    members = "one member is" if left == 1 else f"{left} members are"
+    return f"then the cluster settles, and {members} left"
+
+
+def ended(turn: MemberTurn) -> str:
+    """How a member's turn went."""
+    row = turn.row
+    if row.outcome is not Outcome.DEFRAGMENTED:
+        return f"{row.name}: {row.outcome}, {row.reason}: {row.message}".rstrip(": ")
+    took = (
+        f" in {rough((row.finished_at - row.started_at).total_seconds())}"
+        if row.started_at and row.finished_at
+        else ""
+    )
+    if row.db_size_before is None or row.db_size_after is None:
+        return f"{row.name}: defragmented{took}; its size is not known yet"
+    return (
+        f"{row.name}: {format_bytes(row.db_size_before)} → {format_bytes(row.db_size_after)}, "
+        f"{format_bytes(row.reclaimed_bytes or 0)} reclaimed{took}"
+    )
+
+
+def rough(seconds: float) -> str:
+    """A duration for people: tenths below ten seconds, whole seconds above."""
+    return format_duration(round(seconds, 1) if seconds < 10 else round(seconds))
