@@ -106,14 +106,15 @@ class EncryptionConfiguration:
     warnings: tuple[Problem, ...] = ()
 
     @classmethod
-    def load(
-        cls, data: bytes, *, source: str = "encryption configuration"
-    ) -> EncryptionConfiguration:
+    def load(cls, data: bytes) -> EncryptionConfiguration:
         """The file's meaning. Raises InvalidInput, which tells every fault with path and line."""
         loaded = read(data)
         if isinstance(loaded, EncryptionConfiguration):
             return loaded
-        raise InvalidInput(source, "; ".join(map(str, loaded)))
+        if len(loaded) == 1 and loaded[0].line:
+            raise InvalidInput(loaded[0].field, f"{loaded[0].fault} (line {loaded[0].line})")
+        told = "".join(f"\n  {problem}" for problem in loaded)
+        raise InvalidInput("", f"the encryption configuration has faults:{told}")
 
 
 def problems(data: bytes) -> tuple[Problem, ...]:
