@@ -1,0 +1,105 @@
+"""Writes the record of a run into its EtcdDefrag: compare and swap, for as long as it takes.
+
+Each attempt reads the object, computes the status and writes it only if nobody has changed the object
+in between. This module must not know what the status means, but for one thing: a terminal phase is
+never left again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from etcdmaint.api.defrag import defrag_status
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.run import Fence, RunGone, RunState
+from etcdmaint.kube.client import Conflict, Forbidden, Json, KubeApi, NotFound, Unavailable
+from etcdmaint.kube.resources import ObjectRef
+from etcdmaint.kube.status import merge_patch, write_state
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 5.0
+
+
+class DefragJournal:
+    """Implements `defrag.run.Journal` for one EtcdDefrag."""
+
+    def __init__(self, api: KubeApi, ref: ObjectRef, fence: Fence, clock: Clock) -> None:
+        self._api = api
+        self._ref = ref
+        self._fence = fence
+        self._clock = clock
+
+    async def record(self, state: RunState) -> None:
+        """Write the state; nothing is written when the status says so already.
+
+        Raises RunGone when the object is not there any more, is another one, or was ended by somebody
+        else; LeadershipLost when this process may not write any more.
+        """
+        await persist(
+            lambda: self._attempt(state), self._fence, self._clock, f"status of {self._ref}"
+        )
+
+    async def read(self) -> Json:
+        """The object as it is; raises as `record` does."""
+        return await persist(self._get, self._fence, self._clock, str(self._ref))
+
+    async def _get(self) -> Json:
+        return await read_object(self._api, self._ref)
+
+    async def _attempt(self, state: RunState) -> None:
+        while True:
+            obj = await self._get()
+            before = defrag_status(obj)
+            if (
+                before.phase is not None
+                and before.phase.terminal
+                and state.phase.value != before.phase.value
+            ):
+                raise RunGone(f"EtcdDefrag {self._ref} is {before.phase} already")
+            patch = merge_patch(obj.get("status"), write_state(obj, state, self._clock.now()))
+            if not patch:
+                return
+            self._fence.assert_held()
+            try:
+                await self._api.patch_status(self._ref, patch, obj["metadata"]["resourceVersion"])
+            except Conflict:
+                self._api.observer.status_conflict()
+                continue
+            except NotFound:
+                raise RunGone(f"EtcdDefrag {self._ref} is not there any more") from None
+            return
+
+
+async def read_object(api: KubeApi, ref: ObjectRef) -> Json:
+    """The object, or RunGone when it is not there or another one has its name."""
+    try:
+        obj = await api.get(ref.resource, ref.namespace, ref.name)
+    except NotFound:
+        raise RunGone(f"{ref.resource.kind} {ref} is not there any more") from None
+    if ref.uid and obj["metadata"].get("uid") != ref.uid:
+        raise RunGone(f"{ref.resource.kind} {ref} is another object now")
+    return obj
+
+
+async def persist(attempt: Callable[[], Awaitable[T]], fence: Fence, clock: Clock, what: str) -> T:
+    """Try until the API server carries it out, for as long as this process leads (D38).
+
+    Raises LeadershipLost, and whatever the attempt raises but Unavailable and Forbidden: rights that
+    are missing now may be given later.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await attempt()
+        except (Unavailable, Forbidden) as error:
+            if pause == _FIRST_PAUSE:
+                log.warning("the Kubernetes API is away", extra={"what": what, "error": str(error)})
+        fence.assert_held()
+        await clock.sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * 2)

@@ -1,0 +1,63 @@
+"""Which generation of the EtcdDefrag CRD is installed.
+
+An older public CRD of the same name lets the API server drop our additions without a word: a `dryRun`
+would become a real run. So the schema that is really served is read, from the OpenAPI document that
+every client may read, whatever its rights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etcdmaint.clock import Clock
+from etcdmaint.kube.client import KubeApi, NotFound
+from etcdmaint.kube.resources import ETCD_DEFRAGS
+
+_ADDITIONS = (
+    ("spec", "dryRun"),
+    ("spec", "leaderTransfer"),
+    ("spec", "clusterRef", "kind"),
+    ("status", "members", "memberID"),
+)
+
+
+class DefragSchema:
+    """Knows whether the served EtcdDefrag has our additions; asks again after `keep` seconds."""
+
+    def __init__(self, api: KubeApi, clock: Clock, *, keep: float = 15.0) -> None:
+        self._api = api
+        self._clock = clock
+        self._keep = keep
+        self._missing: tuple[str, ...] = ()
+        self._read_at: float | None = None
+
+    async def missing(self) -> tuple[str, ...]:
+        """The additions that are not there; empty for our own CRD. Raises KubeError."""
+        now = self._clock.monotonic()
+        if self._read_at is None or now - self._read_at > self._keep:
+            try:
+                document = await self._api.schema(ETCD_DEFRAGS)
+            except NotFound:
+                document = {}
+            self._missing = missing_additions(document)
+            self._read_at = now
+        return self._missing
+
+
+def missing_additions(document: dict[str, Any]) -> tuple[str, ...]:
+    """Which of our fields an OpenAPI v3 document lacks for EtcdDefrag."""
+    for schema in document.get("components", {}).get("schemas", {}).values():
+        for kind in schema.get("x-kubernetes-group-version-kind") or ():
+            if kind.get("kind") == ETCD_DEFRAGS.kind:
+                return tuple(".".join(path) for path in _ADDITIONS if not _has(schema, path))
+    return tuple(".".join(path) for path in _ADDITIONS)
+
+
+def _has(schema: dict[str, Any], path: tuple[str, ...]) -> bool:
+    for key in path:
+        schema = schema.get("items", schema)
+        found = schema.get("properties", {}).get(key)
+        if found is None:
+            return False
+        schema = found
+    return True
