@@ -79,6 +79,10 @@ class Rewrite(StrEnum):
     ON_WRITE = "OnWrite"
 
 
+# An enum's attribute costs more than the comparison, and these are asked for every value.
+_DEFLATE: Final = Algorithm.DEFLATE
+_EAGER: Final = Rewrite.EAGER
+
 # The first release that reads what each algorithm writes; every new one needs its line.
 FIRST_READER: Final = {Algorithm.DEFLATE: (1, 38)}
 
@@ -109,15 +113,15 @@ class Rule:
         Its first byte, its length and the policy decide, never how well it compresses: reading has
         to find the same answer without compressing anything.
         """
-        if plaintext[:1] == b"\x00":
-            return True
-        if self.algorithm is Algorithm.NONE or self.min_size is None:
-            return False
-        return self.min_size <= len(plaintext) <= self.ceiling
+        floor = self.min_size
+        if floor is not None and self.algorithm is _DEFLATE:
+            if floor <= len(plaintext) <= self.ceiling:
+                return True
+        return plaintext[:1] == b"\x00"
 
     def stale(self, framed: bool, plaintext: bytes) -> bool:
         """Whether a value found in this form should be rewritten (Staleness and migration)."""
-        return self.rewrite is Rewrite.EAGER and framed is not self.frames(plaintext)
+        return self.rewrite is _EAGER and framed is not self.frames(plaintext)
 
 
 _UNSELECTED: Final = Rule()
