@@ -24,6 +24,8 @@ from .ports import Ports
 from .processes import Server, wait_until
 
 CONTROLLERS = (
+    # Without it the roles view, edit and admin, which others add to, are empty.
+    "clusterrole-aggregation-controller",
     "garbage-collector-controller",
     "namespace-controller",
     "storage-version-migrator-controller",

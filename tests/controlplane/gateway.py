@@ -10,7 +10,7 @@ import base64
 import http.client
 import json
 import ssl
-import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,7 @@ class MemberStatus:
 
 
 class Gateway:
-    """One member's HTTP endpoint. Connections are kept open, one for each thread."""
+    """One member's HTTP endpoint. Its connections are kept open and may be used by any thread."""
 
     def __init__(self, url: str, context: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
@@ -61,7 +61,8 @@ class Gateway:
         # Where to log in, if not here: a learner does not take log-ins, but knows the tokens.
         self.log_in_at: Gateway | None = None
         self._token: str | None = None
-        self._local = threading.local()
+        # Idle connections. A deque's append and pop are atomic: threads share them as they come.
+        self._idle: deque[http.client.HTTPConnection] = deque()
 
     def post(self, path: str, body: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
         """Call one RPC by its gateway path, for instance ``/v3/kv/range``."""
@@ -87,16 +88,18 @@ class Gateway:
         status, content = self._exchange("GET", path, None, timeout)
         return status, content.decode()
 
+    def forget_token(self) -> None:
+        """Log in anew before the next request."""
+        self._token = None
+
     def headers(self) -> dict[str, str]:
         """What to send with a request of one's own."""
         return {"Authorization": self._token} if self._token else {}
 
     def close(self) -> None:
-        """Drop this thread's connection."""
-        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if kept is not None:
-            kept.close()
-            self._local.connection = None
+        """Drop the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
 
     def status(self, timeout: float = 2.0) -> MemberStatus:
         """Ask Maintenance/Status; it does not answer while the member defragments."""
@@ -152,38 +155,41 @@ class Gateway:
     def _exchange(
         self, method: str, path: str, body: bytes | None, timeout: float
     ) -> tuple[int, bytes]:
-        headers = self.headers()
-        for fresh in (False, True):
-            connection = self._connection(timeout, fresh=fresh)
+        while True:
+            connection, used = self._take(timeout)
             try:
-                connection.request(method, path, body, headers)
-                answer = connection.getresponse()
-                return answer.status, answer.read()
+                connection.request(method, path, body, self.headers())
+                with connection.getresponse() as answer:
+                    status, content = answer.status, answer.read()
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                # A kept connection that the server closed meanwhile, for instance by a restart.
-                self.close()
-                if fresh:
+                connection.close()
+                # A kept one that the server closed meanwhile, for instance by a restart.
+                if not used:
                     raise
             except BaseException:
-                self.close()
+                connection.close()
                 raise
-        raise AssertionError("unreachable")
+            else:
+                self._idle.append(connection)
+                return status, content
 
-    def _connection(self, timeout: float, *, fresh: bool) -> http.client.HTTPConnection:
-        kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if kept is None or fresh:
-            kept = (
-                http.client.HTTPConnection(self.host, self.port, timeout=timeout)
-                if self.context is None
-                else http.client.HTTPSConnection(
+    def _take(self, timeout: float) -> tuple[http.client.HTTPConnection, bool]:
+        """An open connection that is idle, or a new one; and whether it was used before."""
+        try:
+            kept = self._idle.pop()
+        except IndexError:
+            if self.context is None:
+                return http.client.HTTPConnection(self.host, self.port, timeout=timeout), False
+            return (
+                http.client.HTTPSConnection(
                     self.host, self.port, timeout=timeout, context=self.context
-                )
+                ),
+                False,
             )
-            self._local.connection = kept
         kept.timeout = timeout
         if kept.sock is not None:
             kept.sock.settimeout(timeout)
-        return kept
+        return kept, True
 
 
 def text(raw: bytes) -> str:
