@@ -72,7 +72,9 @@ class LazyGroup(click.Group):
         """Move connection flags that stand before the command behind it."""
         if self._leading and args and args[0].startswith("-"):
             head, rest = self._split(ctx, args)
-            if rest and not {"-h", "--help", "--version"} & set(head):
+            if own := [word for word in head if word in ("-h", "--help", "--version")]:
+                args = own
+            elif rest:
                 args = [rest[0], *head, *rest[1:]]
         return super().parse_args(ctx, args)
 
