@@ -167,7 +167,9 @@ class EtcdError(EtcdmaintError):
 
     reason = "RPCFailed"
 
-    def __init__(self, message: str, *, code: str = "", details: str = "", endpoint: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str = "", details: str = "", endpoint: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.details = details
@@ -273,9 +275,24 @@ class ClusterCorrupt(EtcdError):
 
 
 class RevisionCompacted(EtcdError):
-    """The revision asked for has been compacted away."""
+    """The revision asked for has been compacted away.
+
+    `compact_revision` is the oldest that is left, 0 where etcd did not say (only a watch is told).
+    """
 
     reason = "RevisionCompacted"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "",
+        details: str = "",
+        endpoint: str = "",
+        compact_revision: int = 0,
+    ) -> None:
+        super().__init__(message, code=code, details=details, endpoint=endpoint)
+        self.compact_revision = compact_revision
 
 
 class FutureRevision(EtcdError):
