@@ -206,7 +206,8 @@ class EtcdCluster:
     ) -> None:
         """Write data, delete a part of it and compact: what a defragmentation then gives back.
 
-        About ``bytes_live`` stay in use and ``bytes_deleted`` become free pages.
+        About ``bytes_live`` stay in use and ``bytes_deleted`` become free pages, on every member
+        when this returns: each compacts by itself, and only a commit updates what it says of it.
         """
         fill(
             self.leader().gateway,
@@ -216,6 +217,15 @@ class EtcdCluster:
             prefix=prefix.encode(),
             compact=compact,
         )
+        if not compact:
+            return
+
+        def freed() -> bool:
+            self.leader().gateway.put(f"{prefix}commit".encode(), b"")
+            statuses = [member.status() for member in self.members]
+            return all(s.db_size - s.db_size_in_use >= bytes_deleted * 3 // 4 for s in statuses)
+
+        wait_until(freed, "compacted on every member", timeout=60.0, pause=0.1)
 
     def hold_snapshot(self, member: Member) -> AbstractContextManager[None]:
         """Within the ``with``, a Defragment sent to the member does not end; see ``stalling``."""

@@ -7,6 +7,7 @@ about, so each test has its own.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -15,10 +16,39 @@ from typing import Any, Protocol
 
 import pytest
 
+from . import build
 from .apiserver import ControlPlane
 from .etcd import EtcdCluster
 
 _NUMBERS = itertools.count(1)
+
+# What the tests with a marker start, built before the first of them.
+_PROGRAMS = {
+    "etcd": ("etcd", "etcdctl"),
+    "cluster": ("etcd", "etcdctl", "kube-apiserver", "kubectl", "kube-controller-manager"),
+}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what the collected tests will start.
+
+    Once and in sight: a build inside a test would be silent, and run into the test's time limit.
+    """
+    if session.config.option.collectonly:
+        return
+    markers = {marker.name for item in session.items for marker in item.iter_markers()}
+    missing = [
+        name
+        for marker in markers & _PROGRAMS.keys()
+        for name in _PROGRAMS[marker]
+        if _buildable(name)
+    ]
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+        for name in missing:
+            # What cannot be had is reported by the tests that want it; the others go on.
+            with contextlib.suppress(build.ProgramUnavailable):
+                build.program(name)
 
 
 class EtcdClusterFactory(Protocol):
@@ -66,3 +96,10 @@ def _namespace_name(test: str) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", test.lower()).strip("-")[:40].strip("-")
     worker = os.environ.get("PYTEST_XDIST_WORKER", "t")
     return f"{words}-{worker}{next(_NUMBERS)}"
+
+
+def _buildable(name: str) -> bool:
+    try:
+        return build.find(name) is None
+    except build.ProgramUnavailable:
+        return False
