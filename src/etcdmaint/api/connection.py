@@ -87,9 +87,10 @@ def _spelling(endpoint: str) -> str:
 def _no_endpoint_twice(endpoints: tuple[str, ...]) -> tuple[str, ...]:
     seen: dict[str, str] = {}
     for endpoint in endpoints:
-        earlier = seen.setdefault(_spelling(endpoint), endpoint)
-        if earlier is not endpoint:
+        earlier = seen.get(_spelling(endpoint))
+        if earlier is not None:
             raise InvalidInput("", f"{quoted(earlier)} and {quoted(endpoint)} are one endpoint")
+        seen[_spelling(endpoint)] = endpoint
     return endpoints
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator
+from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
@@ -34,6 +34,14 @@ class Spec(BaseModel):
         alias_generator=wire_name,
         hide_input_in_errors=True,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: object) -> object:
+        # As the API server does for a field that is not nullable, and none of ours is.
+        if not isinstance(value, dict):
+            return value
+        return {name: given for name, given in value.items() if given is not None}
 
 
 class Status(BaseModel):
