@@ -113,10 +113,9 @@ class Rule:
         Its first byte, its length and the policy decide, never how well it compresses: reading has
         to find the same answer without compressing anything.
         """
-        floor = self.min_size
-        if floor is not None and self.algorithm is _DEFLATE:
-            if floor <= len(plaintext) <= self.ceiling:
-                return True
+        floor, size = self.min_size, len(plaintext)
+        if self.algorithm is _DEFLATE and floor is not None and floor <= size <= self.ceiling:
+            return True
         return plaintext[:1] == b"\x00"
 
     def stale(self, framed: bool, plaintext: bytes) -> bool:
