@@ -35,8 +35,10 @@ NO_KEY = {
     "no matching key was found for the provided Secretbox transformer",
     # The plugin does not know the key, or is told another one.
     "failed to decrypt DEK, error: rpc error: code = InvalidArgument desc = unknown key",
-    "failed to decrypt DEK, error: rpc error: code = InvalidArgument desc = the annotation does not"
-    " match",
+    (
+        "failed to decrypt DEK, error: rpc error: code = InvalidArgument desc = "
+        "the annotation does not match"
+    ),
     "rpc error: code = InvalidArgument desc = unknown key",
 }
 READS = parameters("encryption", operation="read")
