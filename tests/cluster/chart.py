@@ -22,17 +22,29 @@ _KUBE_VERSION = "--kube-version=1.37.2"
 Manifest = dict[str, Any]
 
 
+def helm_command(*arguments: str, kubeconfig: Path | None = None) -> list[str]:
+    """The whole command, for a caller that runs it in its own way."""
+    command = [str(build.program("helm")), *arguments]
+    return command if kubeconfig is None else [*command, f"--kubeconfig={kubeconfig}"]
+
+
+def helm_environment(folder: Path) -> dict[str, str]:
+    """With helm's caches in `folder` and not in anybody's home."""
+    homes = {f"HELM_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+    return {**os.environ, **homes, "KUBECONFIG": os.devnull}
+
+
 def helm(
     *arguments: str, folder: Path, kubeconfig: Path | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run helm, with its caches in `folder` and not in anybody's home."""
-    homes = {f"HELM_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}
-    command = [str(build.program("helm")), *arguments]
-    if kubeconfig is not None:
-        command.append(f"--kubeconfig={kubeconfig}")
-    environment = {**os.environ, **homes, "KUBECONFIG": os.devnull}
+    """Run helm to its end."""
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, timeout=120
+        helm_command(*arguments, kubeconfig=kubeconfig),
+        check=False,
+        capture_output=True,
+        text=True,
+        env=helm_environment(folder),
+        timeout=120,
     )
     if check:
         assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}{done.stderr}"

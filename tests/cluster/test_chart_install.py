@@ -1,0 +1,302 @@
+"""The chart against a real kube-apiserver: applied, installed, upgraded, and taken away again.
+
+There is no kubelet here, so no Pod ever runs. What a Pod would do, the tests do in its place: they
+run the uninstall hook's own command as the hook's own account, and then say in the Job's status
+that it is complete, which is what helm waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.chart import (
+    CHART,
+    VALUES,
+    copy_of_the_chart,
+    helm,
+    helm_command,
+    helm_environment,
+    template,
+)
+from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.kubeapi import ApiError
+from tests.controlplane.processes import wait_until
+
+pytestmark = pytest.mark.cluster
+
+DEFRAGS = "/apis/etcd-operator.cozystack.io/v1alpha2"
+FINALIZER = "etcdmaint.io/operator"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server of this module's own: the chart's CRDs are the whole cluster's."""
+    with ControlPlane(tmp_path_factory.mktemp("chart"), controllers=True) as plane:
+        for name in ("sys", "team-a", "team-b"):
+            plane.api.create_namespace(name)
+        yield plane
+
+
+def account(plane: ControlPlane, name: str, namespace: str = "sys") -> Path:
+    """A kubeconfig of a ServiceAccount, with the rights that are bound to it and no other."""
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+    return plane.kubeconfig(f"system:serviceaccount:{namespace}:{name}", groups)
+
+
+def get(plane: ControlPlane, path: str) -> dict[str, Any] | None:
+    try:
+        return plane.api.request("GET", path)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_api_server_takes_every_manifest_as_it_is(
+    plane: ControlPlane, tmp_path: Path, values: Path
+) -> None:
+    # The kind ServiceMonitor is not installed here.
+    arguments = (f"--values={values}", "--set=serviceMonitor.enabled=false", "--no-hooks")
+    manifests = template(tmp_path, *arguments).stdout
+    apply = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-")
+    done = plane.kubectl(*apply, stdin=manifests, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    hooks = template(tmp_path, f"--values={values}", "--show-only=templates/uninstall-hook.yaml")
+    done = plane.kubectl(*apply, stdin=hooks.stdout, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def release(plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
+    """The chart, installed as `x`; uninstalled at the end unless the test did."""
+    admin = plane.kubeconfig()
+    helm("install", "x", str(CHART), "--namespace=sys", folder=tmp_path, kubeconfig=admin)
+    for crd in ("etcddefrags.etcd-operator.cozystack.io", "etcdconnections.etcdmaint.io"):
+        plane.wait_established(crd)
+    yield "x"
+    gone = ("uninstall", "x", "--namespace=sys", "--no-hooks", "--ignore-not-found")
+    helm(*gone, folder=tmp_path, kubeconfig=admin)
+
+
+@pytest.mark.usefixtures("release")
+def test_an_upgrade_changes_the_crds_too(plane: ControlPlane, tmp_path: Path) -> None:
+    chart = copy_of_the_chart(tmp_path)
+    path = chart / "templates" / "crds" / "etcddefrags.etcd-operator.cozystack.io.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("shortNames: [edf]", "shortNames: [edf, newer]"))
+    assert path.read_text() != text
+    upgrade = ("upgrade", "x", str(chart), "--namespace=sys", "--set=replicaCount=3")
+    helm(*upgrade, folder=tmp_path, kubeconfig=plane.kubeconfig())
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/etcddefrags.etcd-operator"
+    names = plane.api.request("GET", f"{crd}.cozystack.io")["spec"]["names"]
+    assert names["shortNames"] == ["edf", "newer"]
+    deployment = plane.api.request("GET", "/apis/apps/v1/namespaces/sys/deployments/x-etcdmaint")
+    assert deployment["spec"]["replicas"] == 3
+
+
+def may(
+    plane: ControlPlane,
+    verb: str,
+    resource: str,
+    namespace: str = "team-a",
+    user: str = "x-etcdmaint",
+) -> bool:
+    """Whether the real authorizer lets a ServiceAccount of ours do that."""
+    resource, _, name = resource.partition("@")
+    plural, _, subresource = resource.partition("/")
+    plural, _, group = plural.partition(".")
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": subresource,
+        "namespace": namespace,
+        "name": name,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": f"system:serviceaccount:sys:{user}", "resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(plane.api.request("POST", path, body)["status"]["allowed"])
+
+
+@pytest.mark.usefixtures("release")
+def test_the_authorizer_lets_the_operator_do_its_work_and_nothing_else(
+    plane: ControlPlane,
+) -> None:
+    cozystack = "etcd-operator.cozystack.io"
+    foreign = f"leases.coordination.k8s.io@aa20b3a9.{cozystack}"
+    for verb, resource, namespace in (
+        ("list", f"etcddefrags.{cozystack}", ""),
+        ("watch", f"etcddefrags.{cozystack}", ""),
+        ("patch", f"etcddefrags.{cozystack}@one", "team-a"),
+        ("patch", f"etcddefrags.{cozystack}/status@one", "team-a"),
+        ("delete", f"etcddefrags.{cozystack}@one", "team-a"),
+        ("watch", "etcdconnections.etcdmaint.io", ""),
+        ("patch", "etcdconnections.etcdmaint.io/status@one", "team-a"),
+        ("list", f"etcdmembers.{cozystack}", "team-a"),
+        ("get", "secrets@tls", "team-a"),
+        ("list", "pods", "team-a"),
+        ("create", "events", "team-a"),
+        ("list", foreign, ""),
+        ("get", "leases.coordination.k8s.io@x-etcdmaint", "sys"),
+        ("update", "leases.coordination.k8s.io@x-etcdmaint", "sys"),
+        ("create", "leases.coordination.k8s.io", "sys"),
+    ):
+        assert may(plane, verb, resource, namespace), f"{verb} {resource}"
+    for verb, resource, namespace in (
+        ("list", "secrets", "team-a"),
+        ("watch", "secrets", ""),
+        ("create", f"etcddefrags.{cozystack}", "team-a"),
+        ("patch", "etcdconnections.etcdmaint.io@one", "team-a"),
+        ("patch", f"etcdclusters.{cozystack}@one", "team-a"),
+        ("delete", "pods@one", "team-a"),
+        ("list", "leases.coordination.k8s.io", ""),
+        ("update", "leases.coordination.k8s.io@somebodys", "sys"),
+        ("update", foreign, "sys"),
+        ("delete", "leases.coordination.k8s.io@x-etcdmaint", "sys"),
+        ("list", "namespaces", ""),
+    ):
+        assert not may(plane, verb, resource, namespace), f"{verb} {resource}"
+
+
+@pytest.mark.usefixtures("release")
+def test_the_other_controllers_lease_is_found_in_any_namespace_by_its_name(
+    plane: ControlPlane,
+) -> None:
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "aa20b3a9.etcd-operator.cozystack.io"},
+        "spec": {"holderIdentity": "other"},
+    }
+    plane.api.request("POST", "/apis/coordination.k8s.io/v1/namespaces/team-b/leases", lease)
+    account(plane, "x-etcdmaint")
+    listing = ("get", "leases", "--all-namespaces", "--output=name")
+    by_name = ("--field-selector", "metadata.name=aa20b3a9.etcd-operator.cozystack.io")
+    user = "system:serviceaccount:sys:x-etcdmaint"
+    assert "aa20b3a9" in plane.kubectl(*listing, *by_name, user=user).stdout
+    assert plane.kubectl(*listing, user=user, check=False).returncode != 0
+
+
+def unfinished_run(plane: ControlPlane, name: str) -> str:
+    """An EtcdDefrag with our finalizer and somebody else's; its path."""
+    body = {
+        "apiVersion": "etcd-operator.cozystack.io/v1alpha2",
+        "kind": "EtcdDefrag",
+        "metadata": {"name": name, "finalizers": [FINALIZER, "example.com/other"]},
+        "spec": {"clusterRef": {"name": "etcd"}},
+    }
+    plane.api.request("POST", f"{DEFRAGS}/namespaces/team-a/etcddefrags", body)
+    return f"{DEFRAGS}/namespaces/team-a/etcddefrags/{name}"
+
+
+def etcdmaint(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end, as it would run in a Pod of that account."""
+    return subprocess.run(
+        [sys.executable, "-m", "etcdmaint", *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_uninstalling_leaves_no_object_on_a_finalizer_and_no_right_behind(
+    plane: ControlPlane, tmp_path: Path, release: str
+) -> None:
+    run = unfinished_run(plane, "stuck")
+    deployment = "/apis/apps/v1/namespaces/sys/deployments/x-etcdmaint"
+    job = "/apis/batch/v1/namespaces/sys/jobs/x-etcdmaint-uninstall"
+    replicas: list[int] = []
+
+    def stand_in_for_the_kubelet() -> None:
+        wait_until(lambda: get(plane, job) is not None, "the hook's Job", 30.0)
+        made = get(plane, job)
+        assert made is not None
+        pod = made["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        done = etcdmaint(account(plane, pod["serviceAccountName"]), *container["args"])
+        assert done.returncode == 0, done.stderr
+        assert "EtcdDefrag team-a/stuck" in done.stdout
+        left = get(plane, deployment)
+        assert left is not None
+        replicas.append(left["spec"]["replicas"])
+        complete(plane, job)
+
+    uninstall = subprocess.Popen(
+        helm_command("uninstall", release, "--namespace=sys", kubeconfig=plane.kubeconfig()),
+        env=helm_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        stand_in_for_the_kubelet()
+        output, _ = uninstall.communicate(timeout=60)
+    finally:
+        uninstall.kill()
+        uninstall.wait()
+    assert uninstall.returncode == 0, output
+    assert replicas == [0]
+    # The object stays, freed of our finalizer and of nobody else's.
+    left = plane.api.request("GET", run)
+    assert left["metadata"]["finalizers"] == ["example.com/other"]
+    assert get(plane, deployment) is None
+    for kind in ("clusterroles", "clusterrolebindings", "roles", "rolebindings"):
+        listed = plane.api.request("GET", f"/apis/rbac.authorization.k8s.io/v1/{kind}")
+        names = [each["metadata"]["name"] for each in listed["items"]]
+        assert [name for name in names if name.startswith("x-etcdmaint")] == []
+    assert get(plane, "/api/v1/namespaces/sys/serviceaccounts/x-etcdmaint-uninstall") is None
+
+
+def complete(plane: ControlPlane, job: str) -> None:
+    """What the Job controller would write of a Job whose Pod has succeeded."""
+    now = "2026-01-01T00:00:00Z"
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": now}
+        for kind in ("SuccessCriteriaMet", "Complete")
+    ]
+    status = {
+        "startTime": now,
+        "completionTime": now,
+        "succeeded": 1,
+        "uncountedTerminatedPods": {},
+        "conditions": conditions,
+    }
+    content_type = "application/merge-patch+json"
+    plane.api.request("PATCH", f"{job}/status", {"status": status}, content_type=content_type)
+
+
+@pytest.mark.usefixtures("release")
+def test_stripping_by_name_touches_only_that_object(plane: ControlPlane) -> None:
+    one, other = unfinished_run(plane, "named"), unfinished_run(plane, "other")
+    strip = ("finalizers", "strip", "team-a/named")
+    done = etcdmaint(plane.kubeconfig(), *strip)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"1 EtcdDefrag freed of {FINALIZER}"
+    assert plane.api.request("GET", one)["metadata"]["finalizers"] == ["example.com/other"]
+    assert FINALIZER in plane.api.request("GET", other)["metadata"]["finalizers"]
+    # Once more, and for one that is not there: nothing is left to do, which is no failure.
+    again = etcdmaint(plane.kubeconfig(), *strip, "team-a/never-was")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == f"0 EtcdDefrags freed of {FINALIZER}\n"
+
+
+def test_without_the_right_it_says_so_in_one_sentence(plane: ControlPlane) -> None:
+    done = etcdmaint(plane.kubeconfig("nobody"), "finalizers", "strip", "--all")
+    assert done.returncode == 1
+    assert done.stderr == "etcdmaint: the Kubernetes API answered 403 Forbidden\n"
+    assert done.stdout == ""
