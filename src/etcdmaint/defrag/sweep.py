@@ -110,8 +110,8 @@ class Sweep:
         ctx = self._ctx
         try:
             observation = await ctx.until(self._admit)
-        except RunOver as over:
-            return await end(ctx, over)
+        except RunOver as refused:
+            return await end(ctx, refused)
         if ctx.request.dry_run:
             assert observation is not None
             return await self._rehearse(observation)
@@ -266,10 +266,10 @@ class Sweep:
         """The next member's turn; whether one was defragmented."""
         ctx = self._ctx
         waiting = {row.member_id for row in ctx.ledger.with_outcome(Outcome.PENDING)}
-        for member_id in gone(waiting, observation):
+        for missing in gone(waiting, observation):
             ctx.ledger.amend_row(
                 replace(
-                    ctx.ledger.row(member_id),
+                    ctx.ledger.row(missing),
                     outcome=Outcome.FAILED,
                     reason="MemberGone",
                     message="the member was removed while the run went on",

@@ -126,4 +126,5 @@ def test_a_sweep_of_a_healthy_cluster_always_fits_its_deadline(in_use: list[int]
     """D4: for 1 to 9 members of up to 16 GiB, with the waiting budget to spare."""
     timing = Timing()
     assert timing.deadline(in_use) >= 3600
-    assert timing.deadline(in_use) - timing.sweep_seconds(in_use) >= timing.waiting_budget
+    spare = timing.deadline(in_use) - timing.sweep_seconds(in_use)
+    assert spare >= timing.waiting_budget - 1e-6
