@@ -10,19 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
-
-from google.protobuf.message import DecodeError
-from grpc import aio
+from typing import Self
 
 from etcdmaint import errors
-from etcdmaint.errors import EtcdError
 from etcdmaint.etcd import messages
 from etcdmaint.etcd.access import Access
-from etcdmaint.etcd.connection import Connection
+from etcdmaint.etcd.calls import Caller, Identity, Rpc, RpcObserver, Sending, first_answer
 from etcdmaint.etcd.endpoint import Endpoint
-from etcdmaint.etcd.faults import fault
 from etcdmaint.etcd.proto import etcd_pb2 as pb
 from etcdmaint.etcd.session import Session
 from etcdmaint.etcd.types import (
@@ -41,50 +35,23 @@ from etcdmaint.etcd.types import (
 )
 from etcdmaint.etcd.watch import Watch
 
+__all__ = ["Identity", "MemberClient", "RpcObserver"]
 
-class RpcObserver(Protocol):
-    """Told of each call once it has ended."""
-
-    def rpc(self, method: str, code: str, seconds: float) -> None:
-        """`method` is etcd's name of it (`Status`), `code` gRPC's (`OK`, `UNAVAILABLE`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which member of which cluster is expected to answer."""
-
-    cluster_id: int
-    member_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Rpc:
-    path: str
-    response: Any
-
-    @property
-    def method(self) -> str:
-        return self.path.rpartition("/")[2]
-
-
-_RANGE = _Rpc("/etcdserverpb.KV/Range", pb.RangeResponse)
-_PUT = _Rpc("/etcdserverpb.KV/Put", pb.PutResponse)
-_DELETE_RANGE = _Rpc("/etcdserverpb.KV/DeleteRange", pb.DeleteRangeResponse)
-_TXN = _Rpc("/etcdserverpb.KV/Txn", pb.TxnResponse)
-_COMPACT = _Rpc("/etcdserverpb.KV/Compact", pb.CompactionResponse)
-_WATCH = _Rpc("/etcdserverpb.Watch/Watch", pb.WatchResponse)
-_LEASE_GRANT = _Rpc("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse)
-_LEASE_REVOKE = _Rpc("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse)
-_LEASE_KEEP_ALIVE = _Rpc("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
-_MEMBER_LIST = _Rpc("/etcdserverpb.Cluster/MemberList", pb.MemberListResponse)
-_ALARM = _Rpc("/etcdserverpb.Maintenance/Alarm", pb.AlarmResponse)
-_STATUS = _Rpc("/etcdserverpb.Maintenance/Status", pb.StatusResponse)
-_DEFRAGMENT = _Rpc("/etcdserverpb.Maintenance/Defragment", pb.DefragmentResponse)
-_MOVE_LEADER = _Rpc("/etcdserverpb.Maintenance/MoveLeader", pb.MoveLeaderResponse)
-_AUTHENTICATE = _Rpc("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse)
-
-# These answer without a header, so a wrong member cannot be told from the right one afterwards.
-_HEADERLESS = {_DEFRAGMENT.path, _MOVE_LEADER.path}
+_RANGE = Rpc("/etcdserverpb.KV/Range", pb.RangeResponse)
+_PUT = Rpc("/etcdserverpb.KV/Put", pb.PutResponse)
+_DELETE_RANGE = Rpc("/etcdserverpb.KV/DeleteRange", pb.DeleteRangeResponse)
+_TXN = Rpc("/etcdserverpb.KV/Txn", pb.TxnResponse)
+_COMPACT = Rpc("/etcdserverpb.KV/Compact", pb.CompactionResponse)
+_WATCH = Rpc("/etcdserverpb.Watch/Watch", pb.WatchResponse)
+_LEASE_GRANT = Rpc("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse)
+_LEASE_REVOKE = Rpc("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse)
+_LEASE_KEEP_ALIVE = Rpc("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
+_MEMBER_LIST = Rpc("/etcdserverpb.Cluster/MemberList", pb.MemberListResponse)
+_ALARM = Rpc("/etcdserverpb.Maintenance/Alarm", pb.AlarmResponse)
+_STATUS = Rpc("/etcdserverpb.Maintenance/Status", pb.StatusResponse)
+_DEFRAGMENT = Rpc("/etcdserverpb.Maintenance/Defragment", pb.DefragmentResponse, has_header=False)
+_MOVE_LEADER = Rpc("/etcdserverpb.Maintenance/MoveLeader", pb.MoveLeaderResponse, has_header=False)
+_AUTHENTICATE = Rpc("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse)
 
 
 class MemberClient:
@@ -93,8 +60,8 @@ class MemberClient:
     `timeout` (seconds) bounds each call that is not given its own, and every attempt to connect.
     `identity`, when set, must match every answer (WrongMember). `session` gives the tokens where
     they come from elsewhere: a learner knows them but hands out none. `keepalive` is how often, in
-    seconds, the connection is pinged while a call is open; a peer silent for half as long more is
-    given up. Every method raises only subclasses of `EtcdError`.
+    seconds, the connection is pinged while a call is open; a peer silent for as long again is given
+    up. Every method raises only subclasses of `EtcdError`.
     """
 
     def __init__(
@@ -108,16 +75,26 @@ class MemberClient:
         session: Session | None = None,
         keepalive: float = 10.0,
     ) -> None:
-        self.endpoint = endpoint
-        self.timeout = timeout
-        self.identity = identity
-        self._observer = observer
-        self._connection = Connection(endpoint, access, keepalive=keepalive)
         self._login = access.login
-        if session is None and access.login is not None:
-            session = Session(self._log_in)
-        self._session = session
-        self._proven = False
+        self._caller = Caller(
+            endpoint,
+            access,
+            timeout=timeout,
+            observer=observer,
+            identity=identity,
+            session=session or Session(self._log_in),
+            keepalive=keepalive,
+        )
+        self._unary = self._caller.unary
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address as it was given: what is dialled may be another one, by the address map."""
+        return self._caller.endpoint
+
+    def expect(self, identity: Identity) -> None:
+        """From now on take answers from nobody else."""
+        self._caller.identity = identity
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,7 +104,7 @@ class MemberClient:
 
     async def close(self) -> None:
         """Close the connection; calls that are still open end as ConnectionLost."""
-        await self._connection.close()
+        await self._caller.connection.close()
 
     # Maintenance
 
@@ -261,7 +238,7 @@ class MemberClient:
     async def lease_keep_alive(self, lease_id: int, *, timeout: float | None = None) -> int:
         """Lease/LeaseKeepAlive, one beat: the seconds left. LeaseNotFound where it has expired."""
         request = pb.LeaseKeepAliveRequest(id=lease_id)
-        answer = await self._call(_LEASE_KEEP_ALIVE, request, timeout, self._first_of_stream)
+        answer = await self._caller.call(_LEASE_KEEP_ALIVE, request, timeout, first_answer)
         if answer.ttl <= 0:
             raise errors.LeaseNotFound(
                 f"LeaseKeepAlive at {self.endpoint}: lease {format_id(lease_id)} has expired",
@@ -294,14 +271,27 @@ class MemberClient:
             start_revision=start_revision,
             progress_notify=progress_notify,
         )
-        watch = await self._call(
+        watch = await self._caller.call(
             _WATCH, pb.WatchRequest(create_request=request), timeout, self._open_watch
         )
-        with self._connection:
+        with self._caller.connection:
             try:
                 yield watch
             finally:
                 watch.cancel()
+
+    async def _open_watch(self, sending: Sending) -> Watch:
+        call = sending.channel.stream_stream(_WATCH.path)(
+            metadata=(*sending.metadata, ("hasleader", "true"))
+        )
+        watch = Watch(call, lambda code, details: self._caller.fault(_WATCH, code, details, 0.0))
+        try:
+            async with asyncio.timeout(sending.seconds):
+                await watch.open(sending.body)
+        except BaseException:
+            watch.cancel()
+            raise
+        return watch
 
     # Auth
 
@@ -315,10 +305,11 @@ class MemberClient:
         request = pb.AuthenticateRequest(name=self._login.user, password=self._login.password)
         return str((await self._unary(_AUTHENTICATE, request, timeout)).token)
 
-    # How a call is made
+    async def _log_in(self, deadline: float) -> str:
+        return await self.authenticate(timeout=deadline - asyncio.get_running_loop().time())
 
-    async def _confirm(self, rpc: _Rpc) -> None:
-        if self.identity is None:
+    async def _confirm(self, rpc: Rpc) -> None:
+        if self._caller.identity is None:
             return
         try:
             await self.status()
@@ -328,154 +319,3 @@ class MemberClient:
                 code=unknown.code,
                 endpoint=unknown.endpoint,
             ) from unknown
-
-    async def _unary(self, rpc: _Rpc, request: Any, timeout: float | None) -> Any:
-        answer = await self._call(rpc, request, timeout, self._answer)
-        if rpc.path not in _HEADERLESS:
-            self._verify(rpc, answer.header)
-        return answer
-
-    async def _call(self, rpc: _Rpc, request: Any, timeout: float | None, send: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        seconds = self.timeout if timeout is None else timeout
-        deadline = begun + seconds
-        code = "OK"
-        try:
-            channel = await self._connection.ready(min(deadline, begun + self.timeout))
-            with self._connection:
-                return await self._send(channel, rpc, request, deadline, send)
-        except EtcdError as failure:
-            code = failure.code
-            raise
-        except BaseException:
-            code = "CANCELLED"
-            raise
-        finally:
-            if self._observer is not None:
-                self._observer.rpc(rpc.method, code, loop.time() - begun)
-
-    async def _send(
-        self, channel: aio.Channel, rpc: _Rpc, request: Any, deadline: float, send: Any
-    ) -> Any:
-        if self._session is None or rpc is _AUTHENTICATE:
-            return await self._translated(channel, rpc, request, deadline, send, token=None)
-        token = await self._token(deadline)
-        try:
-            return await self._translated(channel, rpc, request, deadline, send, token=token)
-        except errors.TokenExpired:
-            token = await self._token(deadline, stale=token)
-            return await self._translated(channel, rpc, request, deadline, send, token=token)
-
-    async def _translated(
-        self,
-        channel: aio.Channel,
-        rpc: _Rpc,
-        request: Any,
-        deadline: float,
-        send: Any,
-        *,
-        token: str | None,
-    ) -> Any:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        metadata = (("token", token),) if token is not None else ()
-        try:
-            return await send(channel, rpc, request, max(deadline - begun, 0.001), metadata)
-        except aio.AioRpcError as failure:
-            raise self._fault(
-                rpc, failure.code().name, failure.details() or "", loop.time() - begun
-            ) from None
-        except DecodeError:
-            raise self._not_etcd(rpc) from None
-        except asyncio.CancelledError:
-            # gRPC cancels what is open when a channel is closed; a cancelled caller is another thing.
-            task = asyncio.current_task()
-            if self._connection.closed and task is not None and not task.cancelling():
-                raise self._fault(rpc, "CANCELLED", "", loop.time() - begun) from None
-            raise
-
-    async def _token(self, deadline: float, *, stale: str | None = None) -> str:
-        assert self._session is not None
-        try:
-            return await self._session.token(deadline, stale=stale)
-        except TimeoutError:
-            raise self._fault(_AUTHENTICATE, "DEADLINE_EXCEEDED", "", self.timeout) from None
-
-    async def _log_in(self, deadline: float) -> str:
-        return await self.authenticate(timeout=deadline - asyncio.get_running_loop().time())
-
-    async def _answer(
-        self, channel: aio.Channel, rpc: _Rpc, request: Any, seconds: float, metadata: Any
-    ) -> Any:
-        call = channel.unary_unary(rpc.path)
-        answer = await call(request.SerializeToString(), timeout=seconds, metadata=metadata)
-        # Parsed here: gRPC would log a message that it cannot parse, and answer None.
-        return rpc.response.FromString(answer)
-
-    async def _first_of_stream(
-        self, channel: aio.Channel, rpc: _Rpc, request: Any, seconds: float, metadata: Any
-    ) -> Any:
-        call = channel.stream_stream(rpc.path)(
-            iter([request.SerializeToString()]), timeout=seconds, metadata=metadata
-        )
-        try:
-            async for answer in call:
-                return rpc.response.FromString(answer)
-            raise self._not_etcd(rpc)
-        finally:
-            call.cancel()
-
-    async def _open_watch(
-        self, channel: aio.Channel, rpc: _Rpc, request: Any, seconds: float, metadata: Any
-    ) -> Watch:
-        call = channel.stream_stream(rpc.path)(metadata=(*metadata, ("hasleader", "true")))
-        watch = Watch(call, self._fault_of_watch)
-        try:
-            async with asyncio.timeout(seconds):
-                await watch.open(request.SerializeToString())
-        except BaseException as failure:
-            watch.cancel()
-            if isinstance(failure, TimeoutError):
-                raise self._fault(rpc, "DEADLINE_EXCEEDED", "", seconds) from None
-            raise
-        return watch
-
-    def _fault_of_watch(self, code: str, details: str) -> EtcdError:
-        return self._fault(_WATCH, code, details, 0.0)
-
-    def _fault(self, rpc: _Rpc, code: str, details: str, seconds: float) -> EtcdError:
-        return fault(
-            code,
-            details,
-            method=rpc.method,
-            endpoint=str(self.endpoint),
-            seconds=seconds,
-            proven=self._proven,
-        )
-
-    def _not_etcd(self, rpc: _Rpc) -> EtcdError:
-        return errors.NotEtcd(
-            f"{rpc.method} at {self.endpoint}: what answers there is not etcd",
-            code="INTERNAL",
-            endpoint=str(self.endpoint),
-        )
-
-    def _verify(self, rpc: _Rpc, header: Any) -> None:
-        if header.cluster_id == 0 or header.member_id == 0:
-            raise self._not_etcd(rpc)
-        self._proven = True
-        found = Identity(header.cluster_id, header.member_id)
-        if self.identity is None or found == self.identity:
-            return
-        if found.cluster_id != self.identity.cluster_id:
-            what = "cluster"
-            wanted, got = self.identity.cluster_id, found.cluster_id
-        else:
-            what = "member"
-            wanted, got = self.identity.member_id, found.member_id
-        raise errors.WrongMember(
-            f"{rpc.method} at {self.endpoint}: {what} {format_id(got)} answered, "
-            f"not {format_id(wanted)}",
-            endpoint=str(self.endpoint),
-        )

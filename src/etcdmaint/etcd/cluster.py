@@ -8,36 +8,19 @@ are asked, and never lets one member answer for another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Self
 
-from etcdmaint import errors
-from etcdmaint.errors import ClusterNotHealthy, EtcdError, InvalidInput, MemberUnreachable
+from etcdmaint.errors import EtcdError, InvalidInput, MemberUnreachable
+from etcdmaint.etcd import discovery
 from etcdmaint.etcd.access import Access
 from etcdmaint.etcd.client import Identity, MemberClient, RpcObserver
+from etcdmaint.etcd.discovery import Introduction
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import MemberMetrics, read_metrics
 from etcdmaint.etcd.session import Session
-from etcdmaint.etcd.types import Header, Member, MemberStatus, format_id
-
-# The address has to be found again. After anything else (a timeout above all) the channel stays: a
-# Defragment may be waiting on it.
-_LOST = (
-    errors.MemberUnreachable,
-    errors.ConnectionLost,
-    errors.WrongMember,
-    errors.NotEtcd,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Introduction:
-    """Who answered at an address, and the member list as it knows it (a learner tells none)."""
-
-    client: MemberClient
-    header: Header
-    members: tuple[Member, ...]
+from etcdmaint.etcd.types import Member, MemberStatus, format_id
 
 
 class ClusterClient:
@@ -53,6 +36,7 @@ class ClusterClient:
         metrics_port: int | None,
     ) -> None:
         """Only remembers: `connect` is the way to make one."""
+        self.cluster_id = 0
         self._seeds = tuple(dict.fromkeys(seeds))
         self._access = access
         self._timeout = timeout
@@ -64,8 +48,7 @@ class ClusterClient:
         self._faults: dict[int, EtcdError] = {}
         self._refreshing = asyncio.Lock()
         # A learner gives out no tokens but knows those of the voters.
-        self._learners = Session(self._log_in) if access.login is not None else None
-        self.cluster_id = 0
+        self._learners = Session(self._log_in)
 
     @classmethod
     async def connect(
@@ -126,7 +109,7 @@ class ClusterClient:
         if (client := self._clients.get(member_id)) is not None:
             return client.endpoint
         if (member := self._members.get(member_id)) is not None:
-            for endpoint in _advertised(member)[0]:
+            for endpoint in discovery.advertised(member)[0]:
                 return endpoint
         raise self._fault(member_id)
 
@@ -144,7 +127,7 @@ class ClusterClient:
                 return fault
 
         async with asyncio.TaskGroup() as group:
-            asked = {m.id: group.create_task(ask(m)) for m in self.members}
+            asked = {member.id: group.create_task(ask(member)) for member in self.members}
         return {member_id: task.result() for member_id, task in asked.items()}
 
     async def metrics(self, member_id: int, timeout: float | None = None) -> MemberMetrics | None:
@@ -158,8 +141,6 @@ class ClusterClient:
         deadline = loop.time() + (self._timeout if timeout is None else timeout)
         for tried, endpoint in enumerate(places):
             seconds = (deadline - loop.time()) / (len(places) - tried)
-            if seconds <= 0:
-                break
             try:
                 found = await read_metrics(endpoint, self._access, timeout=seconds)
             except EtcdError:
@@ -177,96 +158,53 @@ class ClusterClient:
         WrongMember if the seeds now lead to another cluster.
         """
         async with self._refreshing:
-            answers = await self._ask_members()
-            lists = [answer for answer in answers.values() if isinstance(answer, _Introduction)]
-            lists = [answer for answer in lists if answer.members]
-            lost = [lost for lost, answer in answers.items() if isinstance(answer, _LOST)]
-            await self._forget(lost)
-            if lists:
-                await self._adopt(_newest(lists), self._deadline(0.5), {})
+            async with asyncio.TaskGroup() as group:
+                asked = {
+                    member_id: group.create_task(discovery.introduce(client))
+                    for member_id, client in self._clients.items()
+                }
+            answers = {member_id: task.result() for member_id, task in asked.items()}
+            await self._forget(
+                [lost for lost, answer in answers.items() if isinstance(answer, discovery.LOST)]
+            )
+            if told := discovery.lists(list(answers.values())):
+                await self._adopt(discovery.newest(told), self._deadline(0.5))
             else:
                 await self._start()
+
+    async def _start(self) -> None:
+        deadline = self._deadline(1.0)
+        clients = [
+            MemberClient(seed, self._access, timeout=self._timeout, observer=self._observer)
+            for seed in self._seeds
+        ]
+        try:
+            answers = await discovery.introduce_all(clients, grace=self._timeout / 2)
+            discovery.check_one_cluster(answers, self.cluster_id)
+            told = discovery.lists(answers)
+            if not told:
+                raise discovery.why_no_list(answers)
+            await self._adopt(
+                discovery.newest(told),
+                max(deadline, self._deadline(0.5)),
+                [answer for answer in answers if isinstance(answer, Introduction)],
+            )
+        finally:
+            kept = list(self._clients.values())
+            await _close(client for client in clients if client not in kept)
 
     def _deadline(self, share: float) -> float:
         return asyncio.get_running_loop().time() + self._timeout * share
 
-    def _member_client(
-        self, endpoint: Endpoint, identity: Identity | None = None, session: Session | None = None
-    ) -> MemberClient:
-        return MemberClient(
-            endpoint,
-            self._access,
-            timeout=self._timeout,
-            observer=self._observer,
-            identity=identity,
-            session=session,
-        )
-
-    async def _start(self) -> None:
-        deadline = self._deadline(1.0)
-        clients = [self._member_client(seed) for seed in self._seeds]
-        try:
-            answers = await self._ask_seeds(clients)
-            met = [answer for answer in answers if isinstance(answer, _Introduction)]
-            self._one_cluster(met)
-            lists = [answer for answer in met if answer.members]
-            if not lists:
-                raise _why_none(answers)
-            spare = {answer.header.member_id: answer.client for answer in met}
-            await self._adopt(_newest(lists), max(deadline, self._deadline(0.5)), spare)
-        finally:
-            used = set(map(id, self._clients.values()))
-            await _close(client for client in clients if id(client) not in used)
-
-    async def _ask_seeds(self, clients: Sequence[MemberClient]) -> list[_Introduction | EtcdError]:
-        """Everybody's answer; once one has told a list, the silent ones get half the time."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_introduce(client)) for client in clients]
-            pending = set(tasks)
-            half = self._deadline(0.5)
-            told = False
-            while pending:
-                left = half - asyncio.get_running_loop().time() if told else None
-                if left is not None and left <= 0:
-                    break
-                done, pending = await asyncio.wait(
-                    pending, timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
-                told = told or any(_tells(task.result()) for task in done)
-            for task in pending:
-                task.cancel()
-        return [task.result() for task in tasks if not task.cancelled()]
-
-    def _one_cluster(self, met: Sequence[_Introduction]) -> None:
-        found = {answer.header.cluster_id: answer.client.endpoint for answer in met}
-        if len(found) > 1:
-            where = ", ".join(f"{format_id(cluster)} at {at}" for cluster, at in found.items())
-            raise ClusterNotHealthy(
-                "MixedClusters", f"the endpoints lead to different clusters: {where}"
-            )
-        for cluster_id, place in found.items():
-            if self.cluster_id not in (0, cluster_id):
-                raise errors.WrongMember(
-                    f"{place} is now of cluster {format_id(cluster_id)}, "
-                    f"not {format_id(self.cluster_id)}",
-                    endpoint=str(place),
-                )
-
-    async def _ask_members(self) -> dict[int, _Introduction | EtcdError]:
-        async with asyncio.TaskGroup() as group:
-            asked = {
-                member_id: group.create_task(_introduce(client))
-                for member_id, client in self._clients.items()
-            }
-        return {member_id: task.result() for member_id, task in asked.items()}
-
     async def _adopt(
-        self, told: _Introduction, deadline: float, spare: Mapping[int, MemberClient]
+        self, told: Introduction, deadline: float, met: Sequence[Introduction] = ()
     ) -> None:
+        """Take over a member list and reach everybody on it, perhaps by a seed already `met`."""
         self.cluster_id = told.header.cluster_id
         self._members = {member.id: member for member in told.members}
         await self._forget([gone for gone in self._clients if gone not in self._members])
         self._faults.clear()
+        spare = {answer.header.member_id: answer.client for answer in met}
         missing = [member for member in told.members if member.id not in self._clients]
         # Voters first: a learner's token comes from one of them.
         for learners in (False, True):
@@ -288,135 +226,66 @@ class ClusterClient:
             self._faults[member.id] = MemberUnreachable(f"member {member} has not started yet")
             return
         identity = Identity(self.cluster_id, member.id)
-        endpoints, faults = _advertised(member)
+        endpoints, unusable = discovery.advertised(member)
         if spare is not None and spare.endpoint in endpoints:
             endpoints = []
-        session = self._learners if member.is_learner else None
-        clients = [self._member_client(endpoint, identity, session) for endpoint in endpoints]
-        winner = await self._first_proven(clients, member, deadline, faults)
-        await _close(client for client in clients if client is not winner)
-        if winner is None and spare is not None:
-            spare.identity = identity
-            winner = spare
-        if winner is not None:
-            self._clients[member.id] = winner
+        clients = [
+            MemberClient(
+                endpoint,
+                self._access,
+                timeout=self._timeout,
+                observer=self._observer,
+                identity=identity,
+                session=self._learners if member.is_learner else None,
+            )
+            for endpoint in endpoints
+        ]
+        proven, faults = await discovery.first_proven(
+            clients, learner=member.is_learner, deadline=deadline
+        )
+        await _close(client for client in clients if client is not proven)
+        if proven is None and spare is not None:
+            spare.expect(identity)
+            proven = spare
+        if proven is not None:
+            self._clients[member.id] = proven
             return
-        kind = errors.TLSFailed if _all_tls(faults) else MemberUnreachable
-        self._faults[member.id] = kind(
-            f"member {member} cannot be reached: "
-            + ("; ".join(map(str, faults)) or "no client URL"),
-            code="UNAVAILABLE",
+        self._faults[member.id] = discovery.unreachable(
+            f"member {member} cannot be reached",
+            [*unusable, *faults],
             endpoint=str(endpoints[0]) if endpoints else "",
         )
 
-    async def _first_proven(
-        self,
-        clients: Sequence[MemberClient],
-        member: Member,
-        deadline: float,
-        faults: list[Exception],
-    ) -> MemberClient | None:
-        async def prove(client: MemberClient) -> MemberClient | None:
-            seconds = max(deadline - asyncio.get_running_loop().time(), 0.001)
-            try:
-                # What a member answers even while it is being defragmented; a learner has no list.
-                if member.is_learner:
-                    await client.status(timeout=seconds)
-                else:
-                    await client.member_list(linearizable=False, timeout=seconds)
-            except EtcdError as fault:
-                faults.append(fault)
-                return None
-            return client
-
-        async with asyncio.TaskGroup() as group:
-            pending = {group.create_task(prove(client)) for client in clients}
-            while pending:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if (proven := task.result()) is not None:
-                        for other in pending:
-                            other.cancel()
-                        return proven
-        return None
-
     async def _log_in(self, deadline: float) -> str:
         fault: EtcdError = MemberUnreachable("no voter is reachable to log in at")
-        for member_id, client in self._clients.items():
-            if self._members[member_id].is_learner:
-                continue
+        voters = [voter for voter, member in self._members.items() if not member.is_learner]
+        for client in [self._clients[voter] for voter in voters if voter in self._clients]:
+            left = deadline - asyncio.get_running_loop().time()
             try:
-                left = deadline - asyncio.get_running_loop().time()
                 return await client.authenticate(timeout=left)
             except EtcdError as refused:
                 fault = refused
         raise fault
 
     def _fault(self, member_id: int) -> EtcdError:
-        known = self._faults.get(member_id)
-        if known is not None:
-            return known
-        return MemberUnreachable(f"no member {format_id(member_id)} in this cluster")
+        return self._faults.get(member_id) or MemberUnreachable(
+            f"no member {format_id(member_id)} in this cluster"
+        )
 
     def _metrics_places(self, member_id: int) -> list[Endpoint]:
         member = self._members.get(member_id)
         client = self._clients.get(member_id)
         places = [client.endpoint] if client is not None else []
-        places += _advertised(member)[0] if member is not None else []
+        places += discovery.advertised(member)[0] if member is not None else []
         if self._metrics_port is not None:
             plain = [Endpoint(place.host, self._metrics_port) for place in places]
             secure = [replace(place, secure=True) for place in plain]
             places = [*(secure if self._access.tls is not None else []), *plain]
+        elif self._access.tls is not None:
+            places = [place for place in places if place.secure]
         if (known := self._metrics_at.get(member_id)) in places:
             places.insert(0, known)
         return list(dict.fromkeys(places))
-
-
-async def _introduce(client: MemberClient) -> _Introduction | EtcdError:
-    try:
-        try:
-            header, members = await client.member_list(linearizable=False)
-        except errors.LearnerRefused:
-            return _Introduction(client, (await client.status()).header, ())
-        return _Introduction(client, header, members)
-    except EtcdError as fault:
-        return fault
-
-
-def _tells(answer: _Introduction | EtcdError) -> bool:
-    return isinstance(answer, _Introduction) and bool(answer.members)
-
-
-def _newest(lists: Sequence[_Introduction]) -> _Introduction:
-    """A member that is cut off or lags may have an old list; its raft term tells."""
-    return max(lists, key=lambda answer: answer.header.raft_term)
-
-
-def _why_none(answers: Iterable[_Introduction | EtcdError]) -> EtcdError:
-    faults = [answer for answer in answers if isinstance(answer, EtcdError)]
-    # What somebody who did answer says is worth more than who is away.
-    telling = [fault for fault in faults if not isinstance(fault, (*_LOST, errors.RPCTimeout))]
-    if telling or len(faults) == 1:
-        return (telling or faults)[0]
-    if not faults:
-        return errors.LearnerRefused("only learners answer: name an endpoint of a voter as well")
-    kind = errors.TLSFailed if _all_tls(faults) else MemberUnreachable
-    return kind("no endpoint answers: " + "; ".join(map(str, faults)), code="UNAVAILABLE")
-
-
-def _all_tls(faults: Sequence[Exception]) -> bool:
-    return bool(faults) and all(isinstance(fault, errors.TLSFailed) for fault in faults)
-
-
-def _advertised(member: Member) -> tuple[list[Endpoint], list[Exception]]:
-    endpoints: list[Endpoint] = []
-    faults: list[Exception] = []
-    for url in member.client_urls:
-        try:
-            endpoints.append(Endpoint.parse(url, field=f"advertised URL {url[:200]!r}"))
-        except InvalidInput as fault:
-            faults.append(fault)
-    return list(dict.fromkeys(endpoints)), faults
 
 
 async def _close(clients: Iterable[MemberClient]) -> None:

@@ -102,8 +102,8 @@ class Connection:
             # open (etcd hangs up on more). ping_timeout_ms is the one that ends the call;
             # without max_pings_without_data = 0 they would stop after the second.
             ("grpc.keepalive_time_ms", int(self._keepalive * 1000)),
-            ("grpc.keepalive_timeout_ms", int(self._keepalive * 500)),
-            ("grpc.http2.ping_timeout_ms", int(self._keepalive * 500)),
+            ("grpc.keepalive_timeout_ms", int(self._keepalive * 1000)),
+            ("grpc.http2.ping_timeout_ms", int(self._keepalive * 1000)),
             ("grpc.keepalive_permit_without_calls", 0),
             ("grpc.http2.max_pings_without_data", 0),
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from etcdmaint.errors import EtcdError
+from etcdmaint.errors import EtcdError, RPCTimeout
 
 
 class Session:
@@ -19,29 +19,34 @@ class Session:
         self._authenticate = authenticate
         self._lock = asyncio.Lock()
         self._token: str | None = None
-        self._failure: EtcdError | None = None
-        self._attempts = 0
+        self._refusal: EtcdError | None = None
+        self._refusals = 0
 
     async def token(self, deadline: float, *, stale: str | None = None) -> str:
-        """A token that is not `stale`. Those who wait for an attempt share its failure as well.
+        """A token that is not `stale`; `deadline` is the event loop's time.
 
-        A wrong password costs etcd a slow hash, so a hundred waiting calls must not ask a hundred
-        times.
+        Those who wait while a log-in is refused are refused with it: a wrong password costs etcd a
+        slow hash, so a hundred waiting calls must not ask a hundred times.
         """
         if self._token is not None and self._token != stale:
             return self._token
-        seen = self._attempts
-        async with asyncio.timeout_at(deadline), self._lock:
-            if self._token is not None and self._token != stale:
-                return self._token
-            if self._attempts != seen and self._failure is not None:
-                raise self._failure
-            try:
-                self._token = await self._authenticate(deadline)
-            except EtcdError as failure:
-                self._failure = failure
-                self._attempts += 1
-                raise
-            self._failure = None
-            self._attempts += 1
+        seen = self._refusals
+        try:
+            async with asyncio.timeout_at(deadline), self._lock:
+                return await self._fresh(deadline, stale, seen)
+        except TimeoutError:
+            raise RPCTimeout("no answer to the log-in in time", code="DEADLINE_EXCEEDED") from None
+
+    async def _fresh(self, deadline: float, stale: str | None, seen: int) -> str:
+        if self._token is not None and self._token != stale:
             return self._token
+        if self._refusals != seen and self._refusal is not None:
+            raise self._refusal
+        try:
+            self._token = await self._authenticate(deadline)
+        except EtcdError as failure:
+            if not failure.retryable:
+                self._refusal = failure
+                self._refusals += 1
+            raise
+        return self._token

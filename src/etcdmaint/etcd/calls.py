@@ -1,0 +1,212 @@
+"""How a call is made: deadline, token, failure, and the proof of who answered.
+
+The one place that sends anything. It must not know what the calls are for: `client` says that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from etcdmaint import errors
+from etcdmaint.errors import EtcdError
+from etcdmaint.etcd.access import Access
+from etcdmaint.etcd.connection import Connection
+from etcdmaint.etcd.endpoint import Endpoint
+from etcdmaint.etcd.faults import fault
+from etcdmaint.etcd.session import Session
+from etcdmaint.etcd.types import Header, format_id
+
+
+class RpcObserver(Protocol):
+    """Told of each call once it has ended."""
+
+    def rpc(self, method: str, code: str, seconds: float) -> None:
+        """`method` is etcd's name of it (`Status`), `code` gRPC's (`OK`, `UNAVAILABLE`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which member of which cluster is expected to answer."""
+
+    cluster_id: int
+    member_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One of etcd's methods, and the message that it answers with.
+
+    A few answer without a header: a wrong member cannot be told from the right one afterwards.
+    """
+
+    path: str
+    response: Any
+    has_header: bool = True
+
+    @property
+    def method(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A call about to be sent: `body` is the request on the wire, `seconds` what is left for it."""
+
+    channel: aio.Channel
+    rpc: Rpc
+    body: bytes
+    seconds: float
+    metadata: tuple[tuple[str, str], ...]
+
+
+Exchange = Callable[[Sending], Awaitable[Any]]
+
+
+async def one_answer(sending: Sending) -> Any:
+    """A unary call."""
+    call = sending.channel.unary_unary(sending.rpc.path)
+    answer = await call(sending.body, timeout=sending.seconds, metadata=sending.metadata)
+    # Parsed here: gRPC would log a message that it cannot parse, and answer None.
+    return sending.rpc.response.FromString(answer)
+
+
+async def first_answer(sending: Sending) -> Any:
+    """A bidirectional stream with one request, given up after the first answer."""
+    call = sending.channel.stream_stream(sending.rpc.path)(
+        iter([sending.body]), timeout=sending.seconds, metadata=sending.metadata
+    )
+    try:
+        async for answer in call:
+            return sending.rpc.response.FromString(answer)
+        raise DecodeError
+    finally:
+        call.cancel()
+
+
+class Caller:
+    """Makes calls to one address; see `MemberClient` for the arguments."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        access: Access,
+        *,
+        timeout: float,
+        observer: RpcObserver | None,
+        identity: Identity | None,
+        session: Session,
+        keepalive: float,
+    ) -> None:
+        self.endpoint = endpoint
+        self.timeout = timeout
+        self.identity = identity
+        self.connection = Connection(endpoint, access, keepalive=keepalive)
+        self._observer = observer
+        self._session = session if access.login is not None else None
+        self._proven = False
+
+    async def unary(self, rpc: Rpc, request: Any, timeout: float | None) -> Any:
+        """Send a request and give the answer, from whom it should be."""
+        answer = await self.call(rpc, request, timeout, one_answer)
+        if rpc.has_header:
+            self._verify(rpc, answer.header)
+        return answer
+
+    async def call(self, rpc: Rpc, request: Any, timeout: float | None, exchange: Exchange) -> Any:
+        """Send a request in the way of `exchange`, within `timeout` seconds (None: the default)."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        deadline = begun + (self.timeout if timeout is None else timeout)
+        body = request.SerializeToString()
+        code = "OK"
+        try:
+            channel = await self.connection.ready(min(deadline, begun + self.timeout))
+            with self.connection:
+                return await self._authorized(channel, rpc, body, deadline, exchange)
+        except EtcdError as failure:
+            code = failure.code
+            raise
+        except BaseException:
+            code = "CANCELLED"
+            raise
+        finally:
+            if self._observer is not None:
+                self._observer.rpc(rpc.method, code, loop.time() - begun)
+
+    async def _authorized(
+        self, channel: aio.Channel, rpc: Rpc, body: bytes, deadline: float, exchange: Exchange
+    ) -> Any:
+        async def send(token: str | None) -> Any:
+            seconds = max(deadline - asyncio.get_running_loop().time(), 0.001)
+            metadata = () if token is None else (("token", token),)
+            return await self._translated(Sending(channel, rpc, body, seconds, metadata), exchange)
+
+        # Authenticate is what a session itself sends.
+        if self._session is None or rpc.method == "Authenticate":
+            return await send(None)
+        token = await self._session.token(deadline)
+        try:
+            return await send(token)
+        except errors.TokenExpired:
+            return await send(await self._session.token(deadline, stale=token))
+
+    async def _translated(self, sending: Sending, exchange: Exchange) -> Any:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            return await exchange(sending)
+        except aio.AioRpcError as failure:
+            code, details = failure.code().name, failure.details() or ""
+        except TimeoutError:
+            code, details = "DEADLINE_EXCEEDED", ""
+        except DecodeError:
+            raise self._not_etcd(sending.rpc) from None
+        except asyncio.CancelledError:
+            # gRPC cancels what is open when a channel is closed; a cancelled caller is another thing.
+            task = asyncio.current_task()
+            if not self.connection.closed or task is None or task.cancelling():
+                raise
+            code, details = "CANCELLED", ""
+        raise self.fault(sending.rpc, code, details, loop.time() - begun)
+
+    def fault(self, rpc: Rpc, code: str, details: str, seconds: float) -> EtcdError:
+        """The exception for a call that failed after it was sent, `seconds` later."""
+        return fault(
+            code,
+            details,
+            method=rpc.method,
+            endpoint=str(self.endpoint),
+            seconds=seconds,
+            proven=self._proven,
+        )
+
+    def _not_etcd(self, rpc: Rpc) -> EtcdError:
+        return errors.NotEtcd(
+            f"{rpc.method} at {self.endpoint}: what answers there is not etcd",
+            code="INTERNAL",
+            endpoint=str(self.endpoint),
+        )
+
+    def _verify(self, rpc: Rpc, header: Header) -> None:
+        found = Identity(header.cluster_id, header.member_id)
+        if found.cluster_id == 0 or found.member_id == 0:
+            raise self._not_etcd(rpc)
+        self._proven = True
+        wanted = self.identity
+        if wanted is None or found == wanted:
+            return
+        what, got, expected = "member", found.member_id, wanted.member_id
+        if found.cluster_id != wanted.cluster_id:
+            what, got, expected = "cluster", found.cluster_id, wanted.cluster_id
+        raise errors.WrongMember(
+            f"{rpc.method} at {self.endpoint}: {what} {format_id(got)} answered, "
+            f"not {format_id(expected)}",
+            endpoint=str(self.endpoint),
+        )
