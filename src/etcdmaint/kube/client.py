@@ -97,7 +97,8 @@ class Unobserved:
 class KubeApi:
     """Get, list, create, replace, patch and delete; every call raises only KubeError subclasses.
 
-    `timeout` is in seconds and covers a whole request.
+    `timeout` is in seconds and covers a whole request. `reachable` says whether the latest request was
+    answered at all; None before the first.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class KubeApi:
         self._clock = clock or SystemClock()
         self._timeout = timeout
         self._offset = timedelta()
-        self.last_answer: float | None = None
+        self.reachable: bool | None = None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -222,7 +223,7 @@ class KubeApi:
                 status = response.status
                 data = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            status = None
+            status, self.reachable = None, False
             kind = str(error) or type(error).__name__
             raise Unavailable(f"the Kubernetes API did not answer: {kind}") from error
         finally:
@@ -234,7 +235,7 @@ class KubeApi:
         return answer
 
     def _note_date(self, headers: Mapping[str, str]) -> None:
-        self.last_answer = self._clock.monotonic()
+        self.reachable = True
         try:
             date = parsedate_to_datetime(headers["Date"])
         except (KeyError, ValueError):

@@ -280,3 +280,17 @@ class Elector:
     @property
     def _request_timeout(self) -> float:
         return max(1.0, min(10.0, self._timing.renew_deadline / 4))
+
+
+class Unelected:
+    """The only replica there is, by the administrator's word. Implements `defrag.run.Fence`.
+
+    Without a Lease the slot in etcd still tells processes apart, by the epoch.
+    """
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self.holder = f"{namespace}/{name}/unelected"
+        self.epoch = f"0-{secrets.token_hex(4)}"
+
+    def assert_held(self) -> None:
+        """It always may."""

@@ -31,9 +31,16 @@ from etcdmaint.defrag.run import (
 )
 from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.errors import ClusterNotReady, InvalidInput, LeadershipLost, StopRequested
+from etcdmaint.errors import (
+    ClusterNotFound,
+    ClusterNotReady,
+    CredentialsUnavailable,
+    InvalidInput,
+    LeadershipLost,
+    StopRequested,
+)
 from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.client import Forbidden, Json, KubeApi, NotFound, Unavailable
+from etcdmaint.kube.client import Forbidden, Json, KubeApi, Unavailable
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.cozystack import paused_by
 from etcdmaint.kube.events import EventSink
@@ -45,6 +52,8 @@ from etcdmaint.kube.status import read_state, rows_lack_ids
 log = logging.getLogger(__name__)
 
 _AFTER_A_FAULT = 15.0
+_AWAIT_MEMBERS = 60.0
+_FIRST_LOOKS = 2.0
 
 
 class StopSignal(Protocol):
@@ -107,7 +116,8 @@ class Runner:
         with self._registered(ref.uid):
             while not (stop.is_set() or self.draining.is_set()):
                 try:
-                    await self._once(ref, stop)
+                    if not await self._once(ref, stop):
+                        continue
                 except RunGone as gone:
                     log.info("the run is gone", extra={"object": str(ref), "why": str(gone)})
                 except LeadershipLost:
@@ -132,17 +142,18 @@ class Runner:
             if not self._active:
                 self._idle.set()
 
-    async def _once(self, ref: ObjectRef, stop: StopSignal) -> None:
+    async def _once(self, ref: ObjectRef, stop: StopSignal) -> bool:
+        """Whether there is nothing left to do, or only for another process."""
         parts = self.parts
         journal = DefragJournal(parts.api, ref, parts.fence, parts.clock)
         obj = await journal.read()
         if obj["metadata"].get("deletionTimestamp") or _is_over(obj):
-            return
+            return True
         try:
             defrag = parse_defrag(obj)
         except InvalidInput as error:
             await self._refuse(ref, journal, obj, error)
-            return
+            return True
         surroundings = DefragSurroundings(parts, ref, defrag, stop, self.draining)
         sweep = Sweep(
             self._request(ref, defrag, obj),
@@ -169,6 +180,7 @@ class Runner:
                 "reason": result.state.reason,
             },
         )
+        return result.state.phase.terminal or surroundings.stopping
 
     def _request(self, ref: ObjectRef, defrag: EtcdDefrag, obj: Json) -> RunRequest:
         spec = defrag.spec
@@ -271,14 +283,21 @@ class DefragSurroundings:
             )
 
     async def member_ids(self) -> dict[str, int]:
-        """Member IDs by name, where the other operator's EtcdMembers say them; else nothing."""
-        try:
-            target = await self.parts.clusters.find(
-                self.ref.namespace, self.defrag.spec.cluster_ref
-            )
-        except (ClusterNotReady, NotFound):
-            return {}
-        return {name: member_id for member_id, name in target.member_names.items()}
+        """Member IDs by name, as the other operator's EtcdMembers say them.
+
+        Where the cluster cannot be looked up for a minute, nothing: its members are then gone to us.
+        """
+        until = self.parts.clock.monotonic() + _AWAIT_MEMBERS
+        while not self.stopping and self.parts.clock.monotonic() < until:
+            try:
+                target = await self.look()
+            except (ClusterNotReady, CredentialsUnavailable):
+                await self.nap(_FIRST_LOOKS)
+            except ClusterNotFound:
+                break
+            else:
+                return {name: member_id for member_id, name in target.member_names.items()}
+        return {}
 
     async def is_active(self, run: str, uid: str) -> bool:
         """Whether the run that left its mark on the slot is still to be finished."""

@@ -1,0 +1,108 @@
+"""How kopf is to behave in this operator: settings, login, patience. Nothing about any kind.
+
+Reasons in short: every write but the finalizer is our own, so kopf keeps no progress; a Kubernetes API
+that is away or answers 401 must never end the process, so it is asked again for ever; and election is
+ours, so there is no peering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import kopf
+
+from etcdmaint.api.names import FINALIZER
+from etcdmaint.kube.access import ApiAccess
+from etcdmaint.kube.resources import FIELD_MANAGER
+
+_ANNOTATIONS = FINALIZER.partition("/")[0]
+_CREDENTIALS_KEEP = timedelta(minutes=10)
+
+
+class EverMorePatience:
+    """Pauses between attempts, without end: doubling to 30 s, jittered. May be iterated again."""
+
+    def __iter__(self) -> Iterator[float]:
+        pause = 0.5
+        while True:
+            yield pause * random.uniform(0.75, 1.25)  # noqa: S311  # to spread the load
+            pause = min(30.0, pause * 2)
+
+
+def make_settings(*, instance: str, namespaces: Sequence[str]) -> kopf.OperatorSettings:
+    """The settings, in force before kopf's first request."""
+    settings = kopf.OperatorSettings()
+    settings.peering.standalone = True
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(
+        prefix=_ANNOTATIONS, v1=False
+    )
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
+        prefix=_ANNOTATIONS, v1=False
+    )
+    settings.posting.enabled = False
+    settings.posting.reporting_component = FIELD_MANAGER
+    settings.posting.reporting_instance = instance
+    settings.queueing.error_delays = (1, 2, 3, 5, 8, 13, 21, 34, 60)
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.connect_timeout = 10
+    settings.watching.reconnect_backoff = 1.0
+    settings.watching.chunk_size = 500
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.networking.error_backoffs = EverMorePatience()
+    settings.networking.enforce_retry_after = True
+    settings.networking.trust_env = False
+    # With Roles only there are no rights to list kinds or namespaces.
+    settings.scanning.disabled = bool(namespaces)
+    settings.execution.default_backoff = 15
+    settings.background.cancellation_polling = 1
+    settings.background.instant_exit_zero_time_cycles = 50
+    return settings
+
+
+def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
+    """Log in with the very credentials that our own requests use.
+
+    They expire after ten minutes: a projected token is rotated, and a 401 that was a mistake must not
+    end the operator.
+    """
+    again = False
+
+    @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.TEMPORARY, backoff=5)
+    async def login(**_: object) -> kopf.ConnectionInfo:
+        nonlocal again
+        if again:  # otherwise a server that refuses is asked as fast as it answers
+            await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311
+        again = True
+        scheme, _space, token = (await access.authorization()).partition(" ")
+        return kopf.ConnectionInfo(
+            server=access.server,
+            ca_path=access.ca_path,
+            insecure=access.insecure or None,
+            scheme=scheme.capitalize() if token else None,
+            token=token or None,
+            certificate_path=access.certificate_path,
+            private_key_path=access.key_path,
+            default_namespace=access.namespace,
+            expiration=datetime.now(UTC) + _CREDENTIALS_KEEP,
+        )
+
+
+class KopfStop:
+    """kopf's flag of a daemon, as a run's StopSignal."""
+
+    def __init__(self, stopped: kopf.DaemonStopped) -> None:
+        self._stopped = stopped
+
+    def is_set(self) -> bool:
+        """Whether the daemon is to stop."""
+        return bool(self._stopped)
+
+    async def wait(self, timeout: float) -> None:
+        """Return once it is, or after so many seconds."""
+        await self._stopped.wait(timeout)

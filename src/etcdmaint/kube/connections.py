@@ -1,0 +1,244 @@
+"""Measures every EtcdConnection for as long as it exists, and keeps its status true.
+
+One Status RPC a member each time; the connection is kept in between. Secrets are read when it is made,
+again after a failure, and every ten minutes. Which statuses are worth a write is `measurement`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from etcdmaint.api.connection import parse_connection
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.run import Fence, Target
+from etcdmaint.errors import (
+    ClusterNotHealthy,
+    ClusterNotReady,
+    CredentialsUnavailable,
+    EtcdError,
+    EtcdmaintError,
+    InvalidInput,
+)
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.measurement import Measurement, failed, measured, write_measurement
+from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds."""
+
+    interval: float = 30.0
+    retry: float = 15.0
+    """… after a failure: a Secret that is right again must show within 30 s."""
+    reread_secrets: float = 600.0
+    refresh_members: float = 300.0
+    rpc_timeout: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """One EtcdConnection and what is kept of it between two looks."""
+
+    ref: ObjectRef
+    obj: Json
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    cluster: ClusterClient | None = None
+    target: Target | None = None
+    generation: int = -1
+    read_at: float = 0.0
+    refreshed_at: float = 0.0
+    measurement: Measurement | None = None
+
+
+class ConnectionMonitor:
+    """Knows all EtcdConnections and measures each in a task of its own while `run` runs."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        clusters: Clusters,
+        fence: Fence,
+        clock: Clock,
+        *,
+        observer: RpcObserver | None = None,
+        pace: Pace | None = None,
+        at_once: int = 8,
+    ) -> None:
+        self._api = api
+        self._clusters = clusters
+        self._fence = fence
+        self._clock = clock
+        self._observer = observer
+        self._pace = pace or Pace()
+        self._turnstile = asyncio.Semaphore(at_once)
+        self._watched: dict[str, _Watched] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._random = random.Random()  # noqa: S311  # to spread the load, not to keep a secret
+
+    def seen(self, obj: Json) -> None:
+        """The object exists, as it is."""
+        metadata = obj["metadata"]
+        uid = metadata["uid"]
+        known = self._watched.get(uid)
+        if known is None:
+            ref = ObjectRef(ETCD_CONNECTIONS, metadata["namespace"], metadata["name"], uid)
+            known = self._watched[uid] = _Watched(ref, obj)
+            self._start(known)
+            return
+        known.obj = obj
+        if metadata.get("generation") != known.generation:
+            known.changed.set()
+
+    def gone(self, uid: str) -> None:
+        """The object is deleted."""
+        known = self._watched.pop(uid, None)
+        if known is not None and known.task is not None:
+            known.task.cancel()
+
+    def replace(self, objects: Iterable[Json]) -> None:
+        """These are all that exist."""
+        listed = {obj["metadata"]["uid"]: obj for obj in objects}
+        for uid in set(self._watched) - set(listed):
+            self.gone(uid)
+        for obj in listed.values():
+            self.seen(obj)
+
+    def measurements(self) -> list[tuple[ObjectRef, Measurement | None]]:
+        """Every EtcdConnection and what was measured last."""
+        return [(known.ref, known.measurement) for known in self._watched.values()]
+
+    async def run(self) -> None:
+        """For ever: what goes wrong with one connection stays with it."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for known in self._watched.values():
+                self._start(known)
+            await asyncio.Event().wait()
+
+    def _start(self, known: _Watched) -> None:
+        if self._group is not None:
+            known.task = self._group.create_task(self._watch(known), name=f"measure {known.ref}")
+
+    async def _watch(self, known: _Watched) -> None:
+        first = True
+        try:
+            while True:
+                known.changed.clear()
+                async with self._turnstile:
+                    await self._look(known)
+                pause = self._pause(known)
+                # Many that were found at once drift apart.
+                pause *= self._random.uniform(0.5, 1.0) if first else 1.0
+                first = False
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await known.changed.wait()
+        finally:
+            await self._disconnect(known)
+
+    def _pause(self, known: _Watched) -> float:
+        nobody = known.measurement is None or not known.measurement.answered
+        return self._pace.retry if nobody else self._pace.interval
+
+    async def _look(self, known: _Watched) -> None:
+        """One measurement and, where it is worth one, one write."""
+        try:
+            known.measurement = await self._measure(known)
+            await self._publish(known)
+        except KubeError as error:
+            log.debug("not now", extra={"object": str(known.ref), "error": str(error)})
+        except EtcdmaintError as error:
+            log.warning("not measured", extra={"object": str(known.ref), "error": str(error)})
+        except Exception:
+            # The outermost shell of one connection: the others go on, and so does this one.
+            log.exception("a fault while measuring", extra={"object": str(known.ref)})
+
+    async def _measure(self, known: _Watched) -> Measurement:
+        try:
+            cluster = await self._connected(known)
+            statuses = await cluster.statuses(self._pace.rpc_timeout)
+        except InvalidInput as error:
+            return failed(ClusterNotReady("InvalidSpec", str(error)))
+        except (CredentialsUnavailable, ClusterNotHealthy, EtcdError) as error:
+            known.read_at = known.refreshed_at = -math.inf
+            return failed(error)
+        if any(isinstance(status, EtcdError) for status in statuses.values()):
+            # Looked for again, with Secrets read afresh, before the next time.
+            known.read_at = known.refreshed_at = -math.inf
+        assert known.target is not None
+        return measured(
+            cluster.cluster_id,
+            cluster.members,
+            statuses,
+            endpoints={m.id: m.client_urls[0] for m in cluster.members if m.client_urls},
+            quota_bytes=known.target.quota_bytes,
+        )
+
+    async def _connected(self, known: _Watched) -> ClusterClient:
+        """The connection, made anew where spec or Secrets have changed."""
+        now = self._clock.monotonic()
+        generation = int(known.obj["metadata"].get("generation") or 0)
+        stale = now - known.read_at >= self._pace.reread_secrets
+        if known.cluster is None or stale or generation != known.generation:
+            known.generation = generation
+            try:
+                target = await self._clusters.target(parse_connection(known.obj))
+            except EtcdmaintError as error:
+                if not isinstance(error, KubeError):
+                    await self._disconnect(known)
+                raise
+            if known.cluster is None or target != known.target:
+                await self._disconnect(known)
+                known.cluster = await ClusterClient.connect(
+                    target.seeds,
+                    target.access,
+                    timeout=self._pace.rpc_timeout,
+                    observer=self._observer,
+                )
+                known.target, known.refreshed_at = target, now
+            known.read_at = now
+        if now - known.refreshed_at >= self._pace.refresh_members:
+            known.refreshed_at = now
+            await known.cluster.refresh()
+        return known.cluster
+
+    async def _disconnect(self, known: _Watched) -> None:
+        cluster, known.cluster, known.target = known.cluster, None, None
+        if cluster is not None:
+            await cluster.close()
+
+    async def _publish(self, known: _Watched) -> None:
+        measurement = known.measurement
+        assert measurement is not None
+        if write_measurement(known.obj, measurement, self._clock.now()) is None:
+            return
+        ref = known.ref
+        try:
+            obj = await self._api.get(ref.resource, ref.namespace, ref.name)
+            if obj["metadata"]["uid"] != ref.uid:
+                return
+            known.obj = obj
+            patch = write_measurement(obj, measurement, self._clock.now())
+            if patch is None:
+                return
+            self._fence.assert_held()
+            version = obj["metadata"]["resourceVersion"]
+            known.obj = await self._api.patch_status(ref, patch, version)
+        except Conflict:
+            # Somebody else was at it: the next look compares with what stands there then.
+            self._api.observer.status_conflict()
+        except NotFound:
+            return

@@ -1,0 +1,183 @@
+"""What is told about an etcd cluster between runs: its members, whether they answer, whether it is well.
+
+Pure: from the members' answers to a status, and whether that status is worth a write. The status lives
+in an etcd that is to stay small, so sizes are rounded by patience: exact values are on /metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from etcdmaint.api.conditions import find_condition, set_condition
+from etcdmaint.api.connection import ConnectionMember, EtcdConnectionStatus
+from etcdmaint.api.vocabulary import ConnectionCondition
+from etcdmaint.api.vocabulary import Role as StatusRole
+from etcdmaint.defrag.health import Observation, judge
+from etcdmaint.errors import ClusterNotHealthy, EtcdError, EtcdmaintError
+from etcdmaint.etcd.types import AlarmKind, Member, MemberStatus
+from etcdmaint.kube.client import Json
+
+_STALE = timedelta(minutes=10)
+_MOVED_SHARE = 20
+_MOVED_BYTES = 16 << 20
+_MEASURED = ("clusterID", "measuredAt", "members", "conditions")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition to be: `status` None is Unknown."""
+
+    status: bool | None
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One look at a cluster; `members` empty when nobody could be asked."""
+
+    reachable: Verdict
+    healthy: Verdict
+    members: tuple[ConnectionMember, ...] = ()
+    answered: frozenset[int] = frozenset()
+    cluster_id: int | None = None
+
+
+def failed(error: EtcdmaintError) -> Measurement:
+    """Nobody could be asked, and why."""
+    return Measurement(
+        Verdict(False, error.reason, str(error)),
+        Verdict(None, "NotMeasured", "nothing is known while the cluster is not reachable"),
+    )
+
+
+def measured(
+    cluster_id: int,
+    members: Sequence[Member],
+    statuses: Mapping[int, MemberStatus | EtcdError],
+    *,
+    endpoints: Mapping[int, str],
+    quota_bytes: int | None,
+) -> Measurement:
+    """Make sense of one Status a member; `quota_bytes` is used where a member does not say."""
+    observation = Observation(members=tuple(members), statuses=statuses)
+    rows = tuple(
+        _row(member, observation, endpoints.get(member.id), quota_bytes) for member in members
+    )
+    return Measurement(
+        reachable=_reachable(observation),
+        healthy=_healthy(observation),
+        members=rows,
+        answered=frozenset(m.id for m in members if observation.status(m.id) is not None),
+        cluster_id=cluster_id,
+    )
+
+
+def write_measurement(
+    obj: Mapping[str, Any], measurement: Measurement, now: datetime
+) -> Json | None:
+    """The part of the status to merge in, or None when what stands there is good enough."""
+    before = obj.get("status")
+    before = before if isinstance(before, Mapping) else {}
+    generation = int(obj.get("metadata", {}).get("generation") or 0)
+    old = EtcdConnectionStatus.model_validate(dict(before))
+    conditions: Sequence[Any] = old.conditions
+    for kind, verdict in (
+        (ConnectionCondition.REACHABLE, measurement.reachable),
+        (ConnectionCondition.HEALTHY, measurement.healthy),
+    ):
+        conditions = set_condition(
+            conditions, kind, verdict.status, verdict.reason, verdict.message, generation, now
+        )
+    new = EtcdConnectionStatus(
+        # A cluster that cannot be asked is still the one that it was.
+        cluster_id=measurement.cluster_id or old.cluster_id,
+        measured_at=now,
+        members=measurement.members if measurement.cluster_id else old.members,
+        conditions=tuple(conditions),
+    )
+    if not _worth_writing(old, new, now):
+        return None
+    wire = new.to_wire()
+    return {key: wire.get(key) for key in _MEASURED}
+
+
+def _worth_writing(old: EtcdConnectionStatus, new: EtcdConnectionStatus, now: datetime) -> bool:
+    if old.measured_at is None or now - old.measured_at >= _STALE:
+        return True
+    for kind in (ConnectionCondition.REACHABLE, ConnectionCondition.HEALTHY):
+        if find_condition(old.conditions, kind) != find_condition(new.conditions, kind):
+            return True
+    if old.cluster_id != new.cluster_id or len(old.members) != len(new.members):
+        return True
+    before = {member.member_id: member for member in old.members}
+    return any(_changed(before.get(member.member_id), member) for member in new.members)
+
+
+def _changed(old: ConnectionMember | None, new: ConnectionMember) -> bool:
+    if old is None:
+        return True
+    sizes = {"db_size": None, "db_size_in_use": None}
+    if old.model_copy(update=sizes) != new.model_copy(update=sizes):
+        return True
+    return _moved(old.db_size, new.db_size) or _moved(old.db_size_in_use, new.db_size_in_use)
+
+
+def _moved(old: int | None, new: int | None) -> bool:
+    if old is None or new is None:
+        return old != new
+    by = abs(new - old)
+    return by >= _MOVED_BYTES or (by > 0 and by * _MOVED_SHARE >= old)
+
+
+def _reachable(observation: Observation) -> Verdict:
+    silent = {
+        member.id: fault
+        for member in observation.members
+        if isinstance(fault := observation.statuses.get(member.id), EtcdError)
+    }
+    if not silent:
+        return Verdict(True, "AllMembersAnswer", f"{len(observation.members)} members answer")
+    first = next(iter(silent.values()))
+    told = "; ".join(
+        f"member {observation.name(member_id)}: {fault}" for member_id, fault in silent.items()
+    )
+    return Verdict(False, first.reason, told)
+
+
+def _healthy(observation: Observation) -> Verdict:
+    try:
+        judge(observation)
+    except ClusterNotHealthy as error:
+        return Verdict(False, error.reason, str(error))
+    full = [alarm for alarm in observation.alarms if alarm.kind is AlarmKind.NOSPACE]
+    if full:
+        whose = ", ".join(
+            sorted(observation.name(a.member_id) if a.member_id else "the cluster" for a in full)
+        )
+        return Verdict(False, "NoSpaceAlarm", f"the NOSPACE alarm is armed for {whose}")
+    leader = observation.name(observation.leader)
+    return Verdict(True, "Healthy", f"{leader} leads, no alarm is armed")
+
+
+def _row(
+    member: Member, observation: Observation, endpoint: str | None, quota_bytes: int | None
+) -> ConnectionMember:
+    status = observation.status(member.id)
+    if status is None:
+        return ConnectionMember(member_id=member.id, name=member.name or None, endpoint=endpoint)
+    role = StatusRole.LEADER if status.leader == member.id else StatusRole.FOLLOWER
+    quota = status.db_size_quota or quota_bytes or None
+    return ConnectionMember(
+        member_id=member.id,
+        name=member.name or None,
+        endpoint=endpoint,
+        role=StatusRole.LEARNER if member.is_learner else role,
+        version=status.version,
+        db_size=status.db_size,
+        db_size_in_use=status.db_size_in_use,
+        quota=quota if quota is not None and quota > 0 else None,
+    )

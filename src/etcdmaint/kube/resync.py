@@ -1,0 +1,140 @@
+"""Corrects from time to time what watching may have missed, and lets finished objects go (D5).
+
+Everything here is also right when the operator was down at the moment that counted: it lists, and does
+not rely on having seen a change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.run import Fence
+from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.inventory import RunInventory, read_run
+from etcdmaint.kube.resources import ETCD_CONNECTIONS, ETCD_DEFRAGS, Resource
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 20.0
+_SUSPICIOUS = 60.0
+
+
+class ConnectionList(Protocol):
+    """Who must know which EtcdConnections there are."""
+
+    def replace(self, objects: Iterable[Json]) -> None:
+        """These are all that exist."""
+
+
+class Resync:
+    """Lists every `interval` seconds, and deletes what is due in between.
+
+    `active` gives the UIDs of the runs that are being carried out.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        inventory: RunInventory,
+        connections: ConnectionList,
+        fence: Fence,
+        clock: Clock,
+        *,
+        active: Callable[[], Collection[str]],
+        namespaces: Sequence[str] = (),
+        interval: float = 600.0,
+    ) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._connections = connections
+        self._fence = fence
+        self._clock = clock
+        self._namespaces = tuple(namespaces) or ("",)
+        self._interval = interval
+        self._active = active
+        self.orphans: dict[str, float] = {}
+        """Unfinished runs that nobody works on, by UID, and for how many seconds; confirmed ones only."""
+
+    async def run(self) -> None:
+        """For ever; no trouble with the Kubernetes API ends it."""
+        listed_at: float | None = None
+        while True:
+            try:
+                now = self._clock.monotonic()
+                if listed_at is None or now - listed_at >= self._interval:
+                    await self._list()
+                    listed_at = now
+                await self._retire()
+                await self._find_orphans()
+            except KubeError as error:
+                log.warning("cannot list or delete", extra={"error": str(error)})
+            await self._clock.sleep(self._pause())
+
+    def _pause(self) -> float:
+        due = self._inventory.next_due()
+        if due is None:
+            return _LONGEST_PAUSE
+        left = (due - self._api.server_now()).total_seconds()
+        return min(_LONGEST_PAUSE, max(1.0, left))
+
+    async def _list(self) -> None:
+        self._inventory.replace(await self._all(ETCD_DEFRAGS))
+        self._connections.replace(await self._all(ETCD_CONNECTIONS))
+
+    async def _all(self, resource: Resource) -> list[Json]:
+        found: list[Json] = []
+        for namespace in self._namespaces:
+            try:
+                found += await self._api.list(resource, namespace)
+            except NotFound:  # the kind is not installed
+                continue
+        return found
+
+    async def _find_orphans(self) -> None:
+        idle = self._inventory.unattended(self._active(), self._clock.monotonic())
+        orphans = {}
+        for known in tuple(self._inventory.runs()):
+            seconds = idle.get(known.ref.uid, 0.0)
+            if seconds < _SUSPICIOUS:
+                continue
+            try:
+                obj = await self._api.get(ETCD_DEFRAGS, known.ref.namespace, known.ref.name)
+            except NotFound:
+                self._inventory.gone(known.ref.uid)
+                continue
+            now_known = read_run(obj)
+            self._inventory.seen(obj)
+            if now_known.ref.uid != known.ref.uid:
+                self._inventory.gone(known.ref.uid)
+            elif not now_known.phase.terminal and not now_known.deleting:
+                orphans[known.ref.uid] = seconds
+        self.orphans = orphans
+
+    async def _retire(self) -> None:
+        for known in self._inventory.due(self._api.server_now()):
+            try:
+                # The object itself decides: what was seen may be out of date.
+                obj = await self._api.get(ETCD_DEFRAGS, known.ref.namespace, known.ref.name)
+            except NotFound:
+                self._inventory.gone(known.ref.uid)
+                continue
+            now_known = read_run(obj)
+            if now_known.ref.uid != known.ref.uid:
+                self._inventory.gone(known.ref.uid)
+                continue
+            self._inventory.seen(obj)
+            if now_known.due is None or now_known.due > self._api.server_now():
+                continue
+            self._fence.assert_held()
+            try:
+                version = obj["metadata"]["resourceVersion"]
+                await self._api.delete(known.ref, resource_version=version)
+            except Conflict:
+                continue
+            except NotFound:
+                pass
+            self._inventory.gone(known.ref.uid)
+            log.info("deleted, its time to live is over", extra={"object": str(known.ref)})
