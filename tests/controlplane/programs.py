@@ -86,5 +86,16 @@ PROGRAMS: dict[str, Program] = {
             60,
             "-X helm.sh/helm/v3/internal/version.version=v3.22.0",
         ),
+        Program(
+            "promtool",
+            "3.13.3",
+            "promtool",
+            "github.com/prometheus/prometheus/cmd/promtool",
+            ("--version",),
+            240,
+            "-X github.com/prometheus/common/version.Version=3.13.3",
+            from_path=True,
+            on_demand=True,
+        ),
     )
 }
