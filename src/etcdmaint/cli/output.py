@@ -1,7 +1,8 @@
 """How results are written: a table for people, JSON or YAML for programs.
 
-A table is as wide as its content: somebody's terminal may wrap it, but no figure is ever cut. What
-came from outside is stripped of control characters. rich and yaml are imported only when used.
+A table is as wide as its content, as kubectl's are: a terminal may wrap it, but no figure is ever
+cut. What came from outside is stripped of control characters. Nothing large is imported for a table,
+since `status` is to answer at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from etcdmaint.cli.exits import one_line
 TABLE = "table"
 JSON = "json"
 YAML = "yaml"
+
+_GAP = "   "
 
 
 def print_document(document: Any, style: str) -> None:
@@ -33,19 +36,15 @@ def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: frozenset[str] = frozenset()
 ) -> None:
     """Write a table to standard output; the columns in `numbers` are aligned to the right."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for column in columns:
-        justify: Any = "right" if column in numbers else "left"
-        table.add_column(column, justify=justify, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, console.measure(table).maximum)
-    console.print(table, crop=False)
+    cells = [list(columns), *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for number, row in enumerate(cells):
+        aligned = [
+            cell.rjust(width) if name in numbers else cell.ljust(width)
+            for name, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        line = _GAP.join(aligned).rstrip()
+        print(f"\x1b[1m{line}\x1b[0m" if number == 0 and sys.stdout.isatty() else line)
 
 
 def print_line(text: str) -> None:

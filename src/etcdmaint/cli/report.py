@@ -101,7 +101,7 @@ def build_report(
         cluster_id=cluster_id,
         members=tuple(
             _member(member, observation, endpoints.get(member.id, ""), lead)
-            for member in observation.members
+            for member in sorted(observation.members, key=lambda member: member.name)
         ),
         # etcd does not always say whose alarm it is, but it holds for the whole cluster anyway.
         cluster_alarms=tuple(sorted({a.kind for a in observation.alarms if not a.member_id})),

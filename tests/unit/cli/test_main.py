@@ -156,9 +156,7 @@ def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(
-        main.etcdmaint, "get_command", lambda *_: click.Command("x", callback=fail)
-    )
+    monkeypatch.setattr(main.etcdmaint, "get_command", lambda *_: click.Command("x", callback=fail))
 
 
 @pytest.mark.parametrize(
