@@ -33,13 +33,13 @@ WATCH = {
     ("etcd-operator.cozystack.io", "etcddefrags/status"): {"patch"},
     ("etcdmaint.io", "etcdconnections"): {"get", "list", "watch"},
     ("etcdmaint.io", "etcdconnections/status"): {"patch"},
-    ("etcd-operator.cozystack.io", "etcdclusters"): {"get", "list"},
-    ("etcd-operator.cozystack.io", "etcdmembers"): {"get", "list"},
-    ("etcd-operator.cozystack.io", "etcdsnapshots"): {"get", "list"},
-    ("", "pods"): {"get", "list"},
+    ("etcd-operator.cozystack.io", "etcdclusters"): {"get"},
+    ("etcd-operator.cozystack.io", "etcdmembers"): {"list"},
+    ("etcd-operator.cozystack.io", "etcdsnapshots"): {"list"},
+    ("", "pods"): {"get"},
     ("", "secrets"): {"get"},
     ("", "events"): {"create"},
-    ("coordination.k8s.io", "leases[aa20b3a9.etcd-operator.cozystack.io]"): {"get", "list"},
+    ("coordination.k8s.io", "leases[aa20b3a9.etcd-operator.cozystack.io]"): {"list"},
 }
 SCANNING = {("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"}}
 ELECTION = {

@@ -45,6 +45,47 @@ _LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 DEFRAGMENT = "defragment"
 """The one value of the label `operation` so far."""
 
+# Words of labels that are told at zero from the start: else the first failure of a kind makes a series
+# that `increase()` sees nothing of. A word that is missing here is counted all the same.
+ENDINGS: tuple[tuple[str, str], ...] = (
+    ("Complete", "Complete"),
+    ("Failed", "ClusterNotFound"),
+    ("Failed", "DeadlineExceeded"),
+    ("Failed", "ForeignDefragmentation"),
+    ("Failed", "InvalidSpec"),
+    ("Failed", "MemberFailed"),
+    ("Failed", "MemberGone"),
+    ("Failed", "NoDiskSpace"),
+    ("Failed", "PermissionDenied"),
+    ("Failed", "UnsafeEtcdVersion"),
+)
+MEMBER_ENDINGS: tuple[tuple[str, str], ...] = (
+    ("Defragmented", "All"),
+    ("Defragmented", "FreeSpaceAbove"),
+    ("Defragmented", "QuotaUsageAbove"),
+    ("Skipped", "BelowThreshold"),
+    ("Skipped", "NoDiskSpace"),
+    ("Skipped", "SweepStopped"),
+    ("Failed", "ConnectionLost"),
+    ("Failed", "MemberGone"),
+    ("Failed", "NoDiskSpace"),
+    ("Failed", "OutcomeUnknown"),
+    ("Failed", "PermissionDenied"),
+    ("Failed", "RPCTimeout"),
+)
+DEFERRALS: tuple[str, ...] = (
+    "CorruptAlarm",
+    "LeaderDisagreement",
+    "MemberBusy",
+    "MemberUnreachable",
+    "MembersDisagree",
+    "NoLeader",
+    "RaftLag",
+    "SnapshotInProgress",
+    "WaitingForMember",
+)
+TRANSFER_RESULTS: tuple[str, ...] = ("moved", "failed")
+
 # The object that a cluster is reached by; one etcd may have several.
 CLUSTER_LABELS = ("namespace", "name", "kind")
 _MEMBER_LABELS = (*CLUSTER_LABELS, "member_id")

@@ -93,7 +93,13 @@ class Defragmentations:
         self._overhead = _histogram(catalogue.SWEEP_OVERHEAD, registry)
         self._deferrals = _counter(catalogue.GATE_DEFERRALS, registry)
         self._transfers = _counter(catalogue.LEADERSHIP_TRANSFERS, registry)
-        for result in ("moved", "failed"):
+        for phase, reason in catalogue.ENDINGS:
+            self._runs.labels(catalogue.DEFRAGMENT, phase, reason)
+        for outcome, reason in catalogue.MEMBER_ENDINGS:
+            self._members.labels(outcome, reason)
+        for reason in catalogue.DEFERRALS:
+            self._deferrals.labels(reason)
+        for result in catalogue.TRANSFER_RESULTS:
             self._transfers.labels(result)
 
     def run_finished(self, phase: str, reason: str) -> None:

@@ -106,6 +106,18 @@ def test_a_run_its_members_and_its_times_are_counted(registry: CollectorRegistry
     assert value("etcdmaint_leadership_transfers_total", {"result": "failed"}) == 0
 
 
+def test_known_endings_are_told_at_zero_so_that_the_first_failure_is_an_increase(
+    registry: CollectorRegistry,
+) -> None:
+    Defragmentations(registry)
+    value = registry.get_sample_value
+    run = {"operation": "defragment", "phase": "Failed", "reason": "DeadlineExceeded"}
+    assert value("etcdmaint_runs_terminal_total", run) == 0
+    member = {"outcome": "Failed", "reason": "RPCTimeout"}
+    assert value("etcdmaint_members_processed_total", member) == 0
+    assert value("etcdmaint_gate_deferrals_total", {"reason": "NoLeader"}) == 0
+
+
 def test_leading_is_told_by_the_name_that_dashboards_know(registry: CollectorRegistry) -> None:
     state = process_state(registry)
     status = ("leader_election_master_status", {"name": "etcdmaint"})

@@ -73,12 +73,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [etcdconnections/status]
   verbs: [patch]
 - apiGroups: [etcd-operator.cozystack.io]
-  resources: [etcdclusters, etcdmembers, etcdsnapshots]
-  verbs: [get, list]
+  resources: [etcdclusters]
+  verbs: [get]
+- apiGroups: [etcd-operator.cozystack.io]
+  resources: [etcdmembers, etcdsnapshots]
+  verbs: [list]
 # Restarts of a member's container: the other operator deletes a member that has too many.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list]
+  verbs: [get]
 # Read by name only: never listed, never watched.
 - apiGroups: [""]
   resources: [secrets]
@@ -90,7 +93,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [aa20b3a9.etcd-operator.cozystack.io]
-  verbs: [get, list]
+  verbs: [list]
 {{- end -}}
 
 {{/* What the uninstall hook may do with EtcdDefrags. */}}
