@@ -12,6 +12,7 @@ import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class Operator:
             self.registry,
             version=_version(),
             revision="",
-            kopf_version=kopf.__version__,
+            kopf_version=metadata.version("kopf"),
             lease_name=options.lease_name,
             max_concurrent_runs=options.max_concurrent_runs,
         )
@@ -257,7 +258,7 @@ class Operator:
         if self._elector is not None:
             holding = asyncio.create_task(self._elector.hold(), name="lease")
         working = asyncio.create_task(self._run_kopf(), name="kopf")
-        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        stopping = asyncio.create_task(self._stopped(), name="stop")
         everything = [*tasks, working, stopping, *([holding] if holding else [])]
         self.live.add("kopf", lambda: "has ended" if working.done() else None)
         try:
@@ -282,6 +283,9 @@ class Operator:
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
+
+    async def _stopped(self) -> None:
+        await self._stop.wait()
 
     async def _drain(self, holding: asyncio.Task[None] | None) -> None:
         """Let the members in flight finish, unless somebody is in a hurry or the Lease is lost."""
