@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from etcdmaint.api.fields import (
     AS_TUPLE,
@@ -26,7 +26,7 @@ from etcdmaint.api.fields import (
     parse_compaction_interval,
 )
 from etcdmaint.api.metadata import Resource
-from etcdmaint.api.schema import OR_NONE, Spec, Status, parse
+from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable
 from etcdmaint.api.vocabulary import Role
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import quoted
@@ -178,31 +178,14 @@ class CompactionStatus(Status):
     last_seen_at: Annotated[Time | None, OR_NONE] = None
 
 
-def _members(value: object) -> tuple[ConnectionMember, ...]:
-    return tuple(_readable(value if isinstance(value, (list, tuple)) else ()))
-
-
-def _readable(items: Iterable[object]) -> Iterable[ConnectionMember]:
-    for item in items:
-        try:
-            yield ConnectionMember.model_validate(item)
-        except ValidationError:
-            continue
-
-
-def _objects(value: object) -> tuple[Any, ...]:
-    items = value if isinstance(value, (list, tuple)) else ()
-    return tuple(item for item in items if isinstance(item, dict))
-
-
 class EtcdConnectionStatus(Status):
     """What was measured last and written."""
 
     cluster_id: Annotated[MemberId | None, OR_NONE] = None
     measured_at: Annotated[Time | None, OR_NONE] = None
-    members: Annotated[tuple[ConnectionMember, ...], BeforeValidator(_members)] = ()
+    members: Annotated[tuple[ConnectionMember, ...], readable(ConnectionMember, "member_id")] = ()
     compaction: Annotated[CompactionStatus | None, OR_NONE] = None
-    conditions: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_objects)] = ()
+    conditions: Annotated[tuple[dict[str, Any], ...], OBJECTS] = ()
 
 
 class EtcdConnection(Resource):

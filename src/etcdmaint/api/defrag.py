@@ -11,11 +11,11 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from etcdmaint.api.fields import Count, Int64, MemberId, ObjectName, Size, Time
 from etcdmaint.api.metadata import Resource, allowed_unsafe_version, is_dry_run
-from etcdmaint.api.schema import OR_NONE, Spec, Status, parse
+from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable
 from etcdmaint.api.vocabulary import ClusterKind, LeaderTransfer, Outcome, Phase, Role
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes, parse_percent
@@ -92,22 +92,6 @@ class MemberRow(Status):
     finished_at: Annotated[Time | None, OR_NONE] = None
 
 
-def _rows(value: object) -> tuple[MemberRow, ...]:
-    rows: dict[str, MemberRow] = {}
-    for item in value if isinstance(value, (list, tuple)) else ():
-        try:
-            row = MemberRow.model_validate(item)
-        except ValidationError:
-            continue
-        rows.setdefault(row.name, row)
-    return tuple(rows.values())
-
-
-def _objects(value: object) -> tuple[Any, ...]:
-    items = value if isinstance(value, (list, tuple)) else ()
-    return tuple(item for item in items if isinstance(item, dict))
-
-
 class EtcdDefragStatus(Status):
     """The record of the run; conditions as they are: `conditions.set_condition` edits them."""
 
@@ -117,8 +101,8 @@ class EtcdDefragStatus(Status):
     defragmented: Annotated[Count | None, OR_NONE] = None
     reclaimed_bytes: Annotated[Int64 | None, OR_NONE] = None
     reclaimed: Annotated[str | None, OR_NONE] = None
-    members: Annotated[tuple[MemberRow, ...], BeforeValidator(_rows)] = ()
-    conditions: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_objects)] = ()
+    members: Annotated[tuple[MemberRow, ...], readable(MemberRow, "name")] = ()
+    conditions: Annotated[tuple[dict[str, Any], ...], OBJECTS] = ()
 
 
 class EtcdDefrag(Resource):

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
@@ -88,8 +95,32 @@ def _or_none(value: object, inner: Callable[[object], Any]) -> Any:
         return None
 
 
+def _objects(value: object) -> tuple[Any, ...]:
+    items = value if isinstance(value, (list, tuple)) else ()
+    return tuple(item for item in items if isinstance(item, dict))
+
+
 OR_NONE = WrapValidator(_or_none)
 """In an annotation: what does not validate is None."""
+
+OBJECTS = BeforeValidator(_objects)
+"""In an annotation of a tuple of dicts: what is no object is left out."""
+
+
+def readable(model: type[BaseModel], key: str) -> BeforeValidator:
+    """In an annotation of a tuple: the items that can be read, the first of each `key`."""
+
+    def read(value: object) -> tuple[BaseModel, ...]:
+        found: dict[object, BaseModel] = {}
+        for item in value if isinstance(value, (list, tuple)) else ():
+            try:
+                row = model.model_validate(item)
+            except ValidationError:
+                continue
+            found.setdefault(getattr(row, key), row)
+        return tuple(found.values())
+
+    return BeforeValidator(read)
 
 
 def _join(*steps: str | int) -> str:

@@ -152,9 +152,9 @@ def _defrag_refused() -> Iterator[Case]:
     for value in ("true", "", 0, 1, [], {}):
         yield Case(f"rule.all {value!r}", rule(all=value), "spec.rule.all")
     for value in (*NO_SIZES, *WRONG_SIZES):
-        yield Case(f"row 10: freeSpaceAbove {value!r:.40}", rule(freeSpaceAbove=value), free)
+        yield Case(f"row 10: freeSpaceAbove {value!r:.70}", rule(freeSpaceAbove=value), free)
         spec = rule(freeSpaceAbove="1Ei", quotaUsageAbove="80%", minReclaim=value)
-        yield Case(f"row 13: minReclaim {value!r:.40}", spec, least)
+        yield Case(f"row 13: minReclaim {value!r:.70}", spec, least)
     yield Case("row 12: minReclaim alone", rule(minReclaim="1Mi"), least, "quotaUsageAbove")
     spec = rule(minReclaim="1Mi", freeSpaceAbove="1Gi")
     yield Case("row 12: minReclaim without the quota", spec, least, "quotaUsageAbove")
@@ -271,7 +271,7 @@ def _connection_refused() -> Iterator[Case]:
         yield Case(f"endpoints {value!r}", {"endpoints": value}, "spec.endpoints")
     yield Case("33 endpoints", {"endpoints": [f"10.0.0.{n}" for n in range(33)]}, "spec.endpoints")
     for value in NO_ENDPOINTS:
-        yield Case(f"endpoint {value!r:.60}", {"endpoints": ["etcd", value]}, "spec.endpoints[1]")
+        yield Case(f"endpoint {value!r:.80}", {"endpoints": ["etcd", value]}, "spec.endpoints[1]")
     for value in ("[:::]", "a:1:2", "[::1::]:2379"):
         yield Case(
             f"endpoint {value!r}",
@@ -314,14 +314,14 @@ def _connection_refused() -> Iterator[Case]:
     )
     for value in (*NO_NAMES, *NO_STRINGS):
         spec = connection(tls={"caSecretRef": {"name": value}})
-        yield Case(f"caSecretRef.name {value!r:.60}", spec, "spec.tls.caSecretRef.name")
+        yield Case(f"caSecretRef.name {value!r:.80}", spec, "spec.tls.caSecretRef.name")
         spec = connection(tls={**TLS, "clientCertSecretRef": {"name": value}})
-        yield Case(f"client name {value!r:.60}", spec, "spec.tls.clientCertSecretRef.name")
+        yield Case(f"client name {value!r:.80}", spec, "spec.tls.clientCertSecretRef.name")
         spec = connection(tls=TLS, auth={"credentialsSecretRef": {"name": value}})
-        yield Case(f"credentials {value!r:.60}", spec, "spec.auth.credentialsSecretRef.name")
+        yield Case(f"credentials {value!r:.80}", spec, "spec.auth.credentialsSecretRef.name")
     for value in ("", " ", "ca/crt", "ca\n", "\u00e9", "a" * 254, *NO_STRINGS):
         spec = connection(tls={"caSecretRef": {"name": "x", "key": value}})
-        yield Case(f"caSecretRef.key {value!r:.60}", spec, "spec.tls.caSecretRef.key")
+        yield Case(f"caSecretRef.key {value!r:.80}", spec, "spec.tls.caSecretRef.key")
     for value in (
         "",
         " ",
@@ -333,23 +333,23 @@ def _connection_refused() -> Iterator[Case]:
         *NO_STRINGS,
     ):
         spec = connection(tls={**TLS, "serverName": value})
-        yield Case(f"serverName {value!r:.60}", spec, "spec.tls.serverName")
+        yield Case(f"serverName {value!r:.80}", spec, "spec.tls.serverName")
     for value in (0, -1, 65536, 2**62, "2381", "", True, 2381.5, [], {}):
         yield Case(f"metricsPort {value!r}", connection(metricsPort=value), "spec.metricsPort")
     for value in (*NO_SIZES, *WRONG_SIZES):
-        yield Case(f"volumeSize {value!r:.40}", connection(volumeSize=value), "spec.volumeSize")
+        yield Case(f"volumeSize {value!r:.70}", connection(volumeSize=value), "spec.volumeSize")
         spec = connection(quotaBackendBytes=value)
-        yield Case(f"quotaBackendBytes {value!r:.40}", spec, "spec.quotaBackendBytes")
+        yield Case(f"quotaBackendBytes {value!r:.70}", spec, "spec.quotaBackendBytes")
     for value in (
         *("", "5", "5 m", " 5m", "5m ", "5m\n", "-5m", "-0", "0m", "9s", "9999ms", "24h1ns", "25h"),
         *("1d", "PT5M", "5M", "1e3s", "1_0m", "\u0665m", "five", "1h30", ".s", "9" * 32 + "h"),
         *("9223372037s", "87600h", 1, 300, -1, 5.5, True, False, [], {}),
     ):
         spec = connection(compaction={"interval": value})
-        yield Case(f"interval {value!r:.60}", spec, "spec.compaction.interval")
+        yield Case(f"interval {value!r:.80}", spec, "spec.compaction.interval")
     for value in ("", "/", "registry", "/registry/", "//registry", "/a b", "/\u00e9", "/a" * 129):
         spec = connection(kubernetesStorage={"prefix": value})
-        yield Case(f"prefix {value!r:.60}", spec, "spec.kubernetesStorage.prefix")
+        yield Case(f"prefix {value!r:.80}", spec, "spec.kubernetesStorage.prefix")
     for value in NO_STRINGS:
         spec = connection(kubernetesStorage={"prefix": value})
         yield Case(f"prefix {value!r}", spec, "spec.kubernetesStorage.prefix")
