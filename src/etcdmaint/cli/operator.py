@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import click
@@ -146,23 +147,22 @@ def operator(
     """
     from etcdmaint.operator import OperatorOptions, run_operator
 
-    return run_operator(
-        OperatorOptions(
-            kubeconfig=Path(kubeconfig) if kubeconfig else None,
-            namespaces=namespaces,
-            listen_address=listen_address,
-            log_format=log_format,
-            leader_elect=leader_elect,
-            lease_namespace=lease_namespace or "default",
-            lease_name=lease_name,
-            lease_duration=lease_duration,
-            renew_deadline=renew_deadline,
-            retry_period=retry_period,
-            max_concurrent_runs=max_concurrent_runs,
-            active_deadline=active_deadline,
-            drain=drain,
-            etcd_address_map=Path(etcd_address_map) if etcd_address_map else None,
-            take_over=take_over,
-            accept_older_crd=accept_older_crd,
-        )
+    options = OperatorOptions(
+        kubeconfig=Path(kubeconfig) if kubeconfig else None,
+        namespaces=namespaces,
+        listen_address=listen_address,
+        log_format=log_format,
+        leader_elect=leader_elect,
+        lease_namespace=lease_namespace or "default",
+        lease_name=lease_name,
+        lease_duration=lease_duration,
+        renew_deadline=renew_deadline,
+        retry_period=retry_period,
+        max_concurrent_runs=max_concurrent_runs,
+        active_deadline=active_deadline,
+        drain=drain,
+        etcd_address_map=Path(etcd_address_map) if etcd_address_map else None,
+        take_over=take_over,
+        accept_older_crd=accept_older_crd,
     )
+    return asyncio.run(run_operator(options))
