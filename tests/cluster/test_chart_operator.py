@@ -1,0 +1,252 @@
+"""What the chart's Deployment would run, run: its command, as its account, with its rights alone.
+
+Only the port, and where the API server is, are the test's own. A run is carried out on a real etcd,
+everything is scraped, and the API server is taken away.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etcdmaint.observability.catalogue import CATALOGUE
+from tests.cluster.chart import CHART, helm, named, of_kind, rendered
+from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.etcd import EtcdCluster
+from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.ports import Ports
+from tests.controlplane.processes import Server, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.etcd]
+
+# Short, so that a lost API server and a new leader are noticed in seconds.
+SETTINGS = (
+    "--set=leaderElection.leaseDuration=15s",
+    "--set=leaderElection.renewDeadline=10s",
+    "--set=leaderElection.retryPeriod=2s",
+)
+CONNECTIONS = "/apis/etcdmaint.io/v1alpha1/namespaces"
+DEFRAGS = "/apis/etcd-operator.cozystack.io/v1alpha2/namespaces"
+
+
+class Replica(Server):
+    """The operator container of one Pod."""
+
+    def __init__(self, pod: str, flags: list[str], folder: Path, kubeconfig: Path) -> None:
+        self.ports = Ports()
+        self.port = self.ports.take()
+        local = [flag for flag in flags if not flag.startswith("--listen-address=")]
+        command = [sys.executable, "-m", "etcdmaint", *local]
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAME": pod,
+            "POD_NAMESPACE": "sys",
+        }
+        arguments = [*command, f"--listen-address=127.0.0.1:{self.port}"]
+        super().__init__(pod, arguments, folder / f"{pod}.log", environment)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a GET; status 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def leads(self) -> bool:
+        return sample(self.get("/metrics")[1], "leader_election_master_status") == 1
+
+    def end(self) -> None:
+        self.kill()
+        self.ports.close()
+
+
+def sample(text: str, name: str, *labels: str) -> float | None:
+    """The sum of the samples of that name with these labels; None where there is none."""
+    lines = [line for line in text.splitlines() if line.partition(" ")[0].partition("{")[0] == name]
+    values = [
+        float(line.rpartition(" ")[2]) for line in lines if all(each in line for each in labels)
+    ]
+    return sum(values) if values else None
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server of this module's own, since the chart's CRDs are the whole cluster's."""
+    with ControlPlane(tmp_path_factory.mktemp("chart")) as plane:
+        for name in ("sys", "team-a"):
+            plane.api.create_namespace(name)
+        folder = tmp_path_factory.mktemp("helm")
+        install = ("install", "x", str(CHART), "--namespace=sys", *SETTINGS)
+        helm(*install, folder=folder, kubeconfig=plane.kubeconfig())
+        for crd in ("etcddefrags.etcd-operator.cozystack.io", "etcdconnections.etcdmaint.io"):
+            plane.wait_established(crd)
+        yield plane
+
+
+@pytest.fixture
+def replicas(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[Replica, Replica]]:
+    """Both of the Deployment's replicas; the first one leads."""
+    manifests = rendered(tmp_path, *SETTINGS)
+    pod = named(manifests, "Deployment", "x-etcdmaint")["spec"]["template"]["spec"]
+    groups = ["system:serviceaccounts", "system:serviceaccounts:sys"]
+    user = f"system:serviceaccount:sys:{pod['serviceAccountName']}"
+    kubeconfig = plane.kubeconfig(user, groups)
+    (container,) = pod["containers"]
+    first, second = (
+        Replica(name, container["args"], tmp_path, kubeconfig) for name in ("pod-1", "pod-2")
+    )
+    try:
+        first.start()
+        first.wait_until(first.leads, "leads", 30.0)
+        second.start()
+        second.wait_until(lambda: second.get("/readyz")[0] == 200, "ready", 30.0)
+        yield first, second
+    finally:
+        first.end()
+        second.end()
+
+
+def connect(plane: ControlPlane, etcd: EtcdCluster, name: str) -> None:
+    """An EtcdConnection, and a run on it."""
+    connection = {
+        "apiVersion": "etcdmaint.io/v1alpha1",
+        "kind": "EtcdConnection",
+        "metadata": {"name": name},
+        "spec": {"endpoints": list(etcd.client_urls)},
+    }
+    run = {
+        "apiVersion": "etcd-operator.cozystack.io/v1alpha2",
+        "kind": "EtcdDefrag",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterRef": {"kind": "EtcdConnection", "name": name},
+            "rule": {"all": True},
+            "ttlSecondsAfterFinished": 3600,
+        },
+    }
+    plane.api.request("POST", f"{CONNECTIONS}/team-a/etcdconnections", connection)
+    plane.api.request("POST", f"{DEFRAGS}/team-a/etcddefrags", run)
+
+
+def status(plane: ControlPlane, name: str) -> dict[str, Any]:
+    run = plane.api.request("GET", f"{DEFRAGS}/team-a/etcddefrags/{name}")
+    found: dict[str, Any] = run.get("status", {})
+    return found
+
+
+def test_the_deployments_command_does_its_work_with_the_charts_rights_alone(
+    plane: ControlPlane,
+    replicas: tuple[Replica, Replica],
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    first, second = replicas
+    etcd = etcd_cluster_factory(size=1)
+    etcd.fill(bytes_live=1_000_000, bytes_deleted=20_000_000)
+    connect(plane, etcd, "small")
+    wait_until(lambda: status(plane, "small").get("phase") in ("Complete", "Failed"), "over", 60.0)
+    assert status(plane, "small")["phase"] == "Complete", status(plane, "small")
+    assert etcd.members[0].defrag_count() == 1
+
+    key = ('namespace="team-a"', 'name="small"', 'kind="EtcdConnection"')
+    first.wait_until(
+        lambda: sample(first.get("/metrics")[1], "etcdmaint_member_db_size_bytes", *key),
+        "sizes are measured",
+        60.0,
+    )
+    _, text = first.get("/metrics")
+    assert sample(text, "etcdmaint_runs_terminal_total", 'phase="Complete"') == 1
+    assert sample(text, "etcdmaint_members_processed_total", 'outcome="Defragmented"') == 1
+    assert (sample(text, "etcdmaint_member_reclaimed_bytes_total") or 0) > 10_000_000
+    assert sample(text, "etcdmaint_member_defrag_duration_seconds_count") == 1
+    assert sample(text, "etcdmaint_sweep_overhead_seconds_count") == 1
+    assert sample(text, "etcdmaint_runs", 'phase="Complete"') == 1
+    assert sample(text, "etcdmaint_active_runs") == 0
+    assert sample(text, "etcdmaint_cluster_healthy", *key) == 1
+    assert sample(text, "etcdmaint_last_success_timestamp_seconds", *key)
+    rpcs = ("etcdmaint_etcd_rpc_duration_seconds_count", 'method="Defragment"', 'code="OK"')
+    assert sample(text, *rpcs) == 1
+
+    # No verb was missing, whoever asked: our own requests by their count, kopf by its log.
+    requests = "etcdmaint_kubernetes_request_duration_seconds_count"
+    assert (sample(text, requests, 'result="success"') or 0) > 5
+    assert not sample(text, requests, 'result="forbidden"')
+    for replica in replicas:
+        assert "orbidden" not in replica.log_text()
+        assert "Traceback" not in replica.log_text()
+    assert sample(second.get("/metrics")[1], "leader_election_master_status") == 0
+
+
+def test_the_names_of_a_live_scrape_are_the_catalogues(
+    replicas: tuple[Replica, Replica],
+) -> None:
+    known = {each.name for each in CATALOGUE}
+    for replica in replicas:
+        lines = replica.get("/metrics")[1].splitlines()
+        served = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+        ours = {name for name in served if not name.startswith(("process_", "python_"))}
+        assert ours <= known
+        assert len(ours) > 15
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on the PATH")
+def test_promtool_has_nothing_to_say_of_a_live_scrape(replicas: tuple[Replica, Replica]) -> None:
+    for replica in replicas:
+        _, text = replica.get("/metrics")
+        lint = ("promtool", "check", "metrics")
+        done = subprocess.run(lint, input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_replica_that_lost_the_api_server_is_not_ready_but_alive_and_heals(
+    plane: ControlPlane, replicas: tuple[Replica, Replica]
+) -> None:
+    _, standby = replicas
+    assert standby.get("/readyz") == (200, "ok\n")
+    plane.pause()
+    try:
+        standby.wait_until(lambda: standby.get("/readyz")[0] == 503, "not ready", 60.0)
+        assert standby.get("/readyz")[1].startswith("kubernetes")
+        assert standby.get("/healthz") == (200, "ok\n")
+    finally:
+        plane.resume()
+    standby.wait_until(lambda: standby.get("/readyz")[0] == 200, "ready again", 60.0)
+
+
+def test_a_leader_that_is_told_to_end_hands_over_at_once(
+    plane: ControlPlane, replicas: tuple[Replica, Replica]
+) -> None:
+    first, second = replicas
+    os.kill(first.pid, signal.SIGTERM)
+    wait_until(lambda: not first.running, "ended", 30.0)
+    # Well before the Lease would have run out, since it was let go.
+    second.wait_until(second.leads, "leads", 10.0)
+    lease = plane.api.request(
+        "GET", "/apis/coordination.k8s.io/v1/namespaces/sys/leases/x-etcdmaint"
+    )
+    assert lease["spec"]["holderIdentity"] == "pod-2"
+
+
+def test_the_account_is_the_one_that_the_bindings_name(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path)
+    pod = named(manifests, "Deployment", "x-etcdmaint")["spec"]["template"]["spec"]
+    (binding,) = (
+        each
+        for each in of_kind(manifests, "ClusterRoleBinding")
+        if each["metadata"]["name"] == "x-etcdmaint"
+    )
+    assert [each["name"] for each in binding["subjects"]] == [pod["serviceAccountName"]]
