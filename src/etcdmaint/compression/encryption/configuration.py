@@ -165,14 +165,15 @@ def _entry(at: Field, earlier: _Earlier, found: Problems, warnings: Problems) ->
     places = fields["resources"].items(found)
     texts = [place.text(found) for place in places]
     chosen = tuple(map(Selector.parse, texts))
+    wildcards = {}
     for place, text, selector in zip(places, texts, chosen, strict=True):
         if fault := selectors.fault_of(text) or earlier.masks(selector):
             found.add(place, fault)
+        elif selector.resource == "*":
+            wildcards[selector] = place
+    earlier.wildcards.update(wildcards)
     for fault in selectors.faults_of_list(chosen):
         found.add(fields["resources"], fault)
-    for place, selector in zip(places, chosen, strict=True):
-        if selector.resource == "*":
-            earlier.wildcards.setdefault(selector, place)
     items = fields["providers"].items(found)
     providers = tuple(_provider(item, earlier.kms, found) for item in items)
     for name, given in (("resources", texts), ("providers", providers)):
@@ -206,11 +207,9 @@ def _provider(at: Field, names: dict[str, Field], found: Problems) -> Provider:
 
 def _key(at: Field, sizes: tuple[int, ...], found: Problems) -> Key:
     fields = at.mapping(("name", "secret"), found)
-    name, encoded = fields["name"].text(found), fields["secret"].text(found)
-    if not name:
-        found.add(fields["name"], "a key must have a name")
+    name = fields["name"].text(found, missing="a key must have a name")
+    encoded = fields["secret"].text(found, missing="a key must have a secret")
     if not encoded:
-        found.add(fields["secret"], "a key must have a secret")
         return Key(name, b"")
     secret = _base64(encoded)
     if secret is None:
@@ -234,10 +233,8 @@ def _kms(at: Field, names: dict[str, Field], found: Problems) -> Kms:
     version = {"": 1, "v1": 1, "v2": 2}.get(fields["apiVersion"].text(found), 0)
     if not version:
         found.add(fields["apiVersion"], "must be v1 or v2")
-    name = fields["name"].text(found)
-    if not name:
-        found.add(fields["name"], "a provider must have a name")
-    elif version != 1:
+    name = fields["name"].text(found, missing="a provider must have a name")
+    if name and version != 1:
         if ":" in name:
             found.add(fields["name"], "must not contain a colon")
         if name in names:
@@ -269,18 +266,14 @@ def _timeout(at: Field, found: Problems) -> float:
 
 
 def _socket(at: Field, found: Problems) -> str:
-    text = at.text(found)
-    if not text:
-        found.add(at, "a provider must have an endpoint")
-        return ""
+    text = at.text(found, missing="a provider must have an endpoint")
     try:
         url = urlsplit(text)
     except ValueError:
-        found.add(at, "must be the URL of a unix socket")
-        return ""
-    if url.scheme != "unix":
-        found.add(at, "must be a unix socket (unix:///…)")
+        url = urlsplit("")
     path = unquote(url.path)
+    if text and (url.scheme != "unix" or path in ("", "/", "/@") or "\0" in path):
+        found.add(at, "must be a unix socket (unix:///…)")
     return path[1:] if path.startswith("/@") else path
 
 

@@ -107,14 +107,17 @@ class Field:
             for index, item in enumerate(self.node.value)
         )
 
-    def text(self, problems: Problems) -> str:
-        """A string; "" where it is absent or something else."""
-        if self.absent:
-            return ""
+    def text(self, problems: Problems, *, missing: str = "") -> str:
+        """A string; "" where it is absent or something else. `missing` is the fault of none."""
+        value = ""
         if isinstance(self.node, yaml.ScalarNode) and _is_text(self.node):
-            return str(self.node.value)
-        problems.add(self, "must be a string (quote it)")
-        return ""
+            value = str(self.node.value)
+        elif not self.absent:
+            problems.add(self, "must be a string (quote it)")
+            return ""
+        if missing and not value:
+            problems.add(self, missing)
+        return value
 
     def integer(self, problems: Problems) -> int | None:
         """A whole number of 32 bits; None where it is absent or something else."""
@@ -190,8 +193,8 @@ def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
 
 def _is_text(node: yaml.ScalarNode) -> bool:
     if node.tag == f"{_TAG}str":
-        return node.style is not None or not _GO_FLOAT.fullmatch(node.value)
-    if node.style is not None:
+        return bool(node.style) or not _GO_FLOAT.fullmatch(node.value)
+    if node.style:
         return False
     if node.tag in (f"{_TAG}timestamp", f"{_TAG}value"):
         return True
