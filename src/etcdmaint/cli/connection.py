@@ -112,7 +112,10 @@ class Connection:
         """Find the cluster; the caller closes it. Raises EtcdError subclasses."""
         from etcdmaint.etcd.cluster import ClusterClient
 
-        return await ClusterClient.connect(self.seeds, self.access, timeout=self.dial_timeout)
+        # It may take half as long again, and is to be done within --dial-timeout.
+        return await ClusterClient.connect(
+            self.seeds, self.access, timeout=self.dial_timeout * 2 / 3
+        )
 
 
 def with_connection(command: Command) -> Command:

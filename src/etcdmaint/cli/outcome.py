@@ -8,7 +8,7 @@ from typing import Any
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import ExitCode
 from etcdmaint.cli.progress import rough
-from etcdmaint.defrag.run import Ending, MemberRow, Outcome, RunResult
+from etcdmaint.defrag.run import Ending, MemberRow, Outcome, Phase, RunResult, RunState
 from etcdmaint.etcd.types import format_id
 from etcdmaint.quantities import format_bytes
 
@@ -59,14 +59,15 @@ def show(result: RunResult, style: str) -> None:
         return
     state = result.state
     if state.rows:
-        output.print_table(COLUMNS, [_cells(row) for row in state.rows], numbers=NUMBERS)
+        output.print_table(COLUMNS, [_cells(row) for row in _sorted(state)], numbers=NUMBERS)
         output.print_line("")
-    for note in state.notes:
-        output.print_line(note)
-    if state.rows:
-        count = state.defragmented
-        members = f"{count} member{'' if count == 1 else 's'} defragmented"
-        output.print_line(f"{members}, {format_bytes(state.reclaimed_bytes)} reclaimed.")
+    if state.phase is Phase.COMPLETE:
+        output.print_line(state.message)
+    elif state.rows:
+        output.print_line(
+            f"{state.defragmented} of {len(state.rows)} members defragmented, "
+            f"{format_bytes(state.reclaimed_bytes)} reclaimed"
+        )
 
 
 def as_document(result: RunResult) -> dict[str, Any]:
@@ -99,9 +100,13 @@ def as_document(result: RunResult) -> dict[str, Any]:
                 "startedAt": _time(row.started_at),
                 "finishedAt": _time(row.finished_at),
             }
-            for row in state.rows
+            for row in _sorted(state)
         ],
     }
+
+
+def _sorted(state: RunState) -> list[MemberRow]:
+    return sorted(state.rows, key=lambda row: row.name)
 
 
 def _time(moment: datetime | None) -> str | None:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 TOLD_OTHERWISE = frozenset({"MemberDefragmented", "MemberFailed", "Complete", "DefragFailed"})
+"""Reasons of events that are not worth a line of their own."""
+
+_NOT_WAITING = frozenset(
+    {"Accepted", "Running", "Defragmenting", "MemberDefragmented", "MemberFailed", "Stopped"}
+)
+_LOOKING = "looking at the cluster"
 
 
 class Progress(Protocol):
@@ -103,7 +109,7 @@ class LiveProgress(PlainProgress):
         from rich.live import Live
 
         super().__init__(clock)
-        self._waiting = "looking at the cluster"
+        self._waiting = _LOOKING
         self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
         # Refreshed by our own ticks: a second thread would outlive a hasty exit.
         self._live: Live = Live(
@@ -113,10 +119,8 @@ class LiveProgress(PlainProgress):
 
     def state(self, state: RunState) -> None:
         """Show what the run waits for."""
-        if state.message and not state.phase.terminal:
-            self._waiting = f"waiting: {state.message}"
-        else:
-            self._waiting = "between two steps: looking at the cluster"
+        waits = state.message and not state.phase.terminal and state.reason not in _NOT_WAITING
+        self._waiting = f"waiting: {state.message}" if waits else _LOOKING
 
     def say(self, text: str) -> None:
         """One line above the living one."""
@@ -204,5 +208,7 @@ def ended(turn: MemberTurn) -> str:
 
 
 def rough(seconds: float) -> str:
-    """A duration for people: tenths below ten seconds, whole seconds above."""
-    return format_duration(round(seconds, 1) if seconds < 10 else round(seconds))
+    """A duration for people, to two digits or to the second."""
+    if seconds >= 10:
+        return format_duration(round(seconds))
+    return format_duration(round(seconds, 1 if seconds >= 1 else 2))

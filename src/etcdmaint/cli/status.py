@@ -163,7 +163,7 @@ def _row(member: MemberReport) -> list[str]:
         member.role or UNKNOWN,
         format_bytes(status.db_size) if status else UNKNOWN,
         format_bytes(status.db_size_in_use) if status else UNKNOWN,
-        UNKNOWN if free is None else f"{format_bytes(free)} {member.reclaimable_percent:.0f}%",
+        UNKNOWN if free is None else f"{format_bytes(free)} ({member.reclaimable_percent:.0f}%)",
         _quota(member),
         str(status.raft_term) if status else UNKNOWN,
         UNKNOWN if member.lag is None else str(member.lag),

@@ -60,8 +60,8 @@ def test_every_ending_has_the_documented_exit_code() -> None:
 
 
 def test_the_table_has_each_member_and_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
-    show(result(notes=("NOSPACE was disarmed for etcd-0",)), "table")
-    head, done, skipped, _, note, total = capsys.readouterr().out.splitlines()
+    show(result(message="1 of 2 members defragmented, 240Mi reclaimed"), "table")
+    head, done, skipped, _, total = capsys.readouterr().out.splitlines()
     assert head.split() == [
         "MEMBER",
         "ROLE",
@@ -82,12 +82,20 @@ def test_the_table_has_each_member_and_the_sum(capsys: pytest.CaptureFixture[str
         "2.5s",
     ]
     assert "BelowThreshold: 1Mi reclaimable" in skipped
-    assert note == "NOSPACE was disarmed for etcd-0"
-    assert total == "1 member defragmented, 240Mi reclaimed."
+    assert total == "1 of 2 members defragmented, 240Mi reclaimed"
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.FAILED])
+def test_a_run_that_did_not_end_well_has_its_sum_too(
+    phase: Phase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(result(Ending.STOPPED, phase=phase, message="never mind"), "table")
+    total = capsys.readouterr().out.splitlines()[-1]
+    assert total == "1 of 2 members defragmented, 240Mi reclaimed"
 
 
 def test_a_run_that_never_began_has_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    show(result(Ending.DEFERRED, rows=()), "table")
+    show(result(Ending.DEFERRED, phase=Phase.FAILED, rows=()), "table")
     assert capsys.readouterr().out == ""
 
 

@@ -163,7 +163,7 @@ def test_the_table_names_every_member_and_marks_the_unknown(
     head, lead, silent, _, slot = capsys.readouterr().out.splitlines()
     assert head.split() == " ".join(status.COLUMNS).split()
     assert lead.split()[:5] == ["etcd-0", "0000000000000001", "http://a:2379", "3.7.3", "leader"]
-    assert lead.split()[-7:] == ["75%", "1000", "(status)", "3", "0", "NOSPACE", "?"]
+    assert lead.split()[-7:] == ["(75%)", "1000", "(status)", "3", "0", "NOSPACE", "?"]
     assert silent.split()[3:] == ["?"] * 10
     assert slot == "Nobody holds this cluster."
 
