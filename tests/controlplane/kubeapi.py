@@ -67,7 +67,7 @@ class KubeApi:
             if error.status in _NOT_YET:
                 return False
             raise
-        conditions = definition.get("status", {}).get("conditions", [])
+        conditions = definition.get("status", {}).get("conditions") or []
         return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
     def create_namespace(self, name: str) -> None:
