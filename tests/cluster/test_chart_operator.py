@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +99,22 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield plane
 
 
-@pytest.fixture
-def replicas(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[Replica, Replica]]:
-    """Both of the Deployment's replicas; the first one leads."""
-    manifests = rendered(tmp_path, *SETTINGS)
+@contextmanager
+def deployed(
+    plane: ControlPlane, folder: Path, *settings: str
+) -> Iterator[tuple[Replica, Replica]]:
+    """Both of the Deployment's replicas, with these values; the first one leads."""
+    admin = plane.kubeconfig()
+    upgrade = ("upgrade", "x", str(CHART), "--namespace=sys", *SETTINGS, *settings)
+    helm(*upgrade, folder=folder, kubeconfig=admin)
+    manifests = rendered(folder, *SETTINGS, *settings)
     pod = named(manifests, "Deployment", "x-etcdmaint")["spec"]["template"]["spec"]
     groups = ["system:serviceaccounts", "system:serviceaccounts:sys"]
     user = f"system:serviceaccount:sys:{pod['serviceAccountName']}"
     kubeconfig = plane.kubeconfig(user, groups)
     (container,) = pod["containers"]
     first, second = (
-        Replica(name, container["args"], tmp_path, kubeconfig) for name in ("pod-1", "pod-2")
+        Replica(name, container["args"], folder, kubeconfig) for name in ("pod-1", "pod-2")
     )
     try:
         first.start()
@@ -119,6 +125,13 @@ def replicas(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[Replica, Rep
     finally:
         first.end()
         second.end()
+
+
+@pytest.fixture
+def replicas(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[Replica, Replica]]:
+    """The replicas by the chart's defaults."""
+    with deployed(plane, tmp_path) as both:
+        yield both
 
 
 def connect(plane: ControlPlane, etcd: EtcdCluster, name: str) -> None:
@@ -149,46 +162,57 @@ def status(plane: ControlPlane, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("everywhere", ()), ("in-one-namespace", ("--set=watchNamespaces={team-a}",))],
+)
 def test_the_deployments_command_does_its_work_with_the_charts_rights_alone(
     plane: ControlPlane,
-    replicas: tuple[Replica, Replica],
+    tmp_path: Path,
     etcd_cluster_factory: EtcdClusterFactory,
+    name: str,
+    settings: tuple[str, ...],
 ) -> None:
-    first, second = replicas
     etcd = etcd_cluster_factory(size=1)
     etcd.fill(bytes_live=1_000_000, bytes_deleted=20_000_000)
-    connect(plane, etcd, "small")
-    wait_until(lambda: status(plane, "small").get("phase") in ("Complete", "Failed"), "over", 60.0)
-    assert status(plane, "small")["phase"] == "Complete", status(plane, "small")
-    assert etcd.members[0].defrag_count() == 1
+    connect(plane, etcd, name)
+    with deployed(plane, tmp_path, *settings) as (first, second):
+        over = ("Complete", "Failed")
+        wait_until(lambda: status(plane, name).get("phase") in over, "the run is over", 60.0)
+        assert status(plane, name)["phase"] == "Complete", status(plane, name)
+        assert etcd.members[0].defrag_count() == 1
+        key = ('namespace="team-a"', f'name="{name}"', 'kind="EtcdConnection"')
+        first.wait_until(
+            lambda: sample(first.get("/metrics")[1], "etcdmaint_member_db_size_bytes", *key),
+            "sizes are measured",
+            60.0,
+        )
+        check_the_counts(first.get("/metrics")[1], key)
+        # No verb was missing, whoever asked: our own requests by their count, kopf by its log.
+        for replica in (first, second):
+            text = replica.get("/metrics")[1]
+            requests = "etcdmaint_kubernetes_request_duration_seconds_count"
+            assert sample(text, requests, 'result="success"')
+            assert not sample(text, requests, 'result="forbidden"')
+            assert "orbidden" not in replica.log_text()
+            assert "ermission" not in replica.log_text()
+            assert "Traceback" not in replica.log_text()
+        assert sample(second.get("/metrics")[1], "leader_election_master_status") == 0
 
-    key = ('namespace="team-a"', 'name="small"', 'kind="EtcdConnection"')
-    first.wait_until(
-        lambda: sample(first.get("/metrics")[1], "etcdmaint_member_db_size_bytes", *key),
-        "sizes are measured",
-        60.0,
-    )
-    _, text = first.get("/metrics")
+
+def check_the_counts(text: str, key: tuple[str, ...]) -> None:
+    """One run of one member is told in full."""
     assert sample(text, "etcdmaint_runs_terminal_total", 'phase="Complete"') == 1
     assert sample(text, "etcdmaint_members_processed_total", 'outcome="Defragmented"') == 1
     assert (sample(text, "etcdmaint_member_reclaimed_bytes_total") or 0) > 10_000_000
     assert sample(text, "etcdmaint_member_defrag_duration_seconds_count") == 1
     assert sample(text, "etcdmaint_sweep_overhead_seconds_count") == 1
-    assert sample(text, "etcdmaint_runs", 'phase="Complete"') == 1
+    assert (sample(text, "etcdmaint_runs", 'phase="Complete"') or 0) >= 1
     assert sample(text, "etcdmaint_active_runs") == 0
     assert sample(text, "etcdmaint_cluster_healthy", *key) == 1
     assert sample(text, "etcdmaint_last_success_timestamp_seconds", *key)
     rpcs = ("etcdmaint_etcd_rpc_duration_seconds_count", 'method="Defragment"', 'code="OK"')
     assert sample(text, *rpcs) == 1
-
-    # No verb was missing, whoever asked: our own requests by their count, kopf by its log.
-    requests = "etcdmaint_kubernetes_request_duration_seconds_count"
-    assert (sample(text, requests, 'result="success"') or 0) > 5
-    assert not sample(text, requests, 'result="forbidden"')
-    for replica in replicas:
-        assert "orbidden" not in replica.log_text()
-        assert "Traceback" not in replica.log_text()
-    assert sample(second.get("/metrics")[1], "leader_election_master_status") == 0
 
 
 def test_the_names_of_a_live_scrape_are_the_catalogues(

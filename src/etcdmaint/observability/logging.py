@@ -22,13 +22,13 @@ _KOPF_EXTRAS = frozenset({"settings", "k8s_skip", "k8s_ref"})
 _MAX_FRAMES = 8
 _MAX_TEXT = 2000
 
-# Loggers that say too much at their own level. `kubernetes` prints bodies of answers, Secrets among
-# them, at DEBUG: it stays above that whatever level is asked for.
+# Loggers that say too much. kopf tells of each daemon and login that went well, and what it does for
+# us our own lines tell. `kubernetes` prints bodies of answers, Secrets among them, at DEBUG: these
+# floors hold whatever level is asked for.
 _LEVELS = {
     "aiohttp.access": logging.CRITICAL,
     "asyncio": logging.WARNING,
-    "kopf._core.engines.activities": logging.WARNING,
-    "kopf.activities": logging.WARNING,
+    "kopf": logging.WARNING,
     "kubernetes": logging.INFO,
     "urllib3": logging.WARNING,
 }
@@ -47,7 +47,6 @@ def configure(
     """Send every record to `stream` (stderr) in that format; a second call replaces the first."""
     handler = _LineHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLine() if log_format is LogFormat.JSON else _TextLine())
-    handler.addFilter(_without_kopf_chatter)
     root = logging.getLogger()
     for former in [each for each in root.handlers if isinstance(each, _LineHandler)]:
         root.removeHandler(former)
@@ -55,11 +54,6 @@ def configure(
     root.setLevel(level)
     for name, floor in _LEVELS.items():
         logging.getLogger(name).setLevel(max(level, floor))
-
-
-def _without_kopf_chatter(record: logging.LogRecord) -> bool:
-    """Drop what kopf says of every call of a handler that went well; keep all that did not."""
-    return record.levelno >= logging.WARNING or not getattr(record, "k8s_skip", False)
 
 
 class _LineHandler(logging.StreamHandler[TextIO]):

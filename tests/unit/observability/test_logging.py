@@ -125,10 +125,10 @@ def test_kopf_is_silent_about_what_went_well_and_loud_about_what_did_not(
 ) -> None:
     configure(LogFormat.JSON, level=logging.DEBUG, stream=written)
     kopf = logging.getLogger("kopf.objects")
-    kopf.info("Handler 'x' succeeded.", extra={"k8s_skip": True})
-    kopf.error("Handler 'x' failed.", extra={"k8s_skip": True})
+    kopf.info("Daemon 'x' succeeded.", extra={"k8s_skip": False})
+    kopf.error("Daemon 'x' failed.", extra={"k8s_skip": True})
     logging.getLogger("kopf._core.engines.activities").info("Re-authentication has finished.")
-    assert [line["message"] for line in lines(written)] == ["Handler 'x' failed."]
+    assert [line["message"] for line in lines(written)] == ["Daemon 'x' failed."]
 
 
 def test_the_kubernetes_client_never_prints_bodies(written: io.StringIO) -> None:
