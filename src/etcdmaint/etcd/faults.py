@@ -46,7 +46,6 @@ _BY_TEXT: tuple[tuple[str, type[EtcdError]], ...] = (
     ("etcdserver: not capable", errors.RPCUnsupported),
 )
 _BY_CODE: dict[str, type[EtcdError]] = {
-    "DEADLINE_EXCEEDED": errors.RPCTimeout,
     "UNAVAILABLE": errors.ConnectionLost,
     # Not ours: a call that we cancel ourselves never gets here.
     "CANCELLED": errors.ConnectionLost,
@@ -90,8 +89,8 @@ def classify(code: str, details: str, *, proven: bool) -> type[EtcdError]:
     for fragment, kind in _BY_TEXT:
         if fragment in details:
             return kind
-    if "Deadline Exceeded" in details:
-        # gRPC's own deadline, which it now and then reports as a removed stream.
+    if code == "DEADLINE_EXCEEDED" or "Deadline Exceeded" in details:
+        # The deadline is told in many ways: as a removed stream, as one that the server has reset.
         return errors.RPCTimeout
     if code == "UNIMPLEMENTED" and _NO_METHOD.search(details):
         return errors.RPCUnsupported

@@ -40,6 +40,7 @@ KNOWN = [
     ("DEADLINE_EXCEEDED", "context deadline exceeded", errors.RPCTimeout),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded", errors.RPCTimeout),
     ("UNKNOWN", "Stream removed (Deadline Exceeded)", errors.RPCTimeout),
+    ("DEADLINE_EXCEEDED", "Received RST_STREAM with error code 8", errors.RPCTimeout),
     ("UNAVAILABLE", "etcdserver: server stopped", errors.ConnectionLost),
     ("UNAVAILABLE", "Socket closed", errors.ConnectionLost),
     ("UNAVAILABLE", "ping timeout", errors.ConnectionLost),
