@@ -7,7 +7,7 @@ is accepted. `models` is what the models say where that differs, with the reason
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -364,7 +364,7 @@ DEFRAG_CASES: Final = (*_defrag_accepted(), *_defrag_refused())
 CONNECTION_CASES: Final = (*_connection_accepted(), *_connection_refused())
 
 
-def manifest(api_version: str, kind: str, namespace: str, spec: Any) -> Mapping[str, Any]:
+def manifest(api_version: str, kind: str, namespace: str, spec: Any) -> dict[str, Any]:
     """An object as a person would send it."""
     body: dict[str, Any] = {
         "apiVersion": api_version,
