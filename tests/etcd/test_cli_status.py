@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -345,9 +347,6 @@ def test_status_takes_at_most_twice_as_long_as_importing_grpc_and_rich(
     cluster: EtcdCluster,
 ) -> None:
     """Issue 3, section 7. The best of several in turns, since the machine may be busy."""
-    import os
-    import sys
-
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     bare = [sys.executable, "-c", "import grpc, rich.table"]
     ours = [sys.executable, "-m", "etcdmaint", "status", endpoints(cluster)]
