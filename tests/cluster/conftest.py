@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.cluster.objects import install_crds
+from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import OperatorProcess, grant_in
 from tests.controlplane.apiserver import ControlPlane
 
@@ -18,6 +19,13 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
     """The session's API server with our CRDs."""
     install_crds(control_plane)
     return control_plane
+
+
+@pytest.fixture
+def proxy(plane: ControlPlane, tmp_path: Path) -> Iterator[ApiProxy]:
+    """Something between the operator and the API server; give its kubeconfig to the operator."""
+    with ApiProxy(plane, tmp_path) as running:
+        yield running
 
 
 class OperatorFactory(Protocol):

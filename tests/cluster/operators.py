@@ -100,6 +100,7 @@ class OperatorProcess:
         lease_namespace: str = "default",
         timing: Mapping[str, Any] | None = None,
         pod: str | None = None,
+        kubeconfig: Path | None = None,
         **options: Any,
     ) -> None:
         number = next(_NUMBERS)
@@ -107,7 +108,7 @@ class OperatorProcess:
         self.port = self._ports.take()
         self.log = folder / f"operator-{number}.log"
         given = {
-            "kubeconfig": str(plane.kubeconfig(user)),
+            "kubeconfig": str(kubeconfig or plane.kubeconfig(user)),
             "listen_address": f"127.0.0.1:{self.port}",
             "log_format": "json",
             "lease_namespace": lease_namespace,
