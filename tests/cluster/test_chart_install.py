@@ -8,9 +8,12 @@ that it is complete, which is what helm waits for.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import pytest
 
 from tests.cluster.chart import (
     CHART,
+    ROOT,
     VALUES,
     copy_of_the_chart,
     helm,
@@ -215,47 +219,63 @@ def etcdmaint(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_uninstalling_leaves_no_object_on_a_finalizer_and_no_right_behind(
-    plane: ControlPlane, tmp_path: Path, release: str
-) -> None:
-    run = unfinished_run(plane, "stuck")
-    deployment = "/apis/apps/v1/namespaces/sys/deployments/x-etcdmaint"
-    job = "/apis/batch/v1/namespaces/sys/jobs/x-etcdmaint-uninstall"
-    replicas: list[int] = []
+JOB = "/apis/batch/v1/namespaces/sys/jobs/x-etcdmaint-uninstall"
+DEPLOYMENT = "/apis/apps/v1/namespaces/sys/deployments/x-etcdmaint"
 
-    def stand_in_for_the_kubelet() -> None:
-        wait_until(lambda: get(plane, job) is not None, "the hook's Job", 30.0)
-        made = get(plane, job)
-        assert made is not None
-        pod = made["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        done = etcdmaint(account(plane, pod["serviceAccountName"]), *container["args"])
-        assert done.returncode == 0, done.stderr
-        assert "EtcdDefrag team-a/stuck" in done.stdout
-        left = get(plane, deployment)
-        assert left is not None
-        replicas.append(left["spec"]["replicas"])
-        complete(plane, job)
 
-    uninstall = subprocess.Popen(
-        helm_command("uninstall", release, "--namespace=sys", kubeconfig=plane.kubeconfig()),
-        env=helm_environment(tmp_path),
+@contextmanager
+def uninstalling(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """`helm uninstall` under way, up to where it waits for the hook's Job."""
+    process = subprocess.Popen(
+        helm_command("uninstall", "x", "--namespace=sys", kubeconfig=plane.kubeconfig()),
+        env=helm_environment(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     try:
-        stand_in_for_the_kubelet()
-        output, _ = uninstall.communicate(timeout=60)
+        wait_until(lambda: get(plane, JOB) is not None, "the hook's Job", 30.0)
+        yield process
     finally:
-        uninstall.kill()
-        uninstall.wait()
-    assert uninstall.returncode == 0, output
-    assert replicas == [0]
+        process.kill()
+        process.communicate()
+
+
+def end_job(plane: ControlPlane, *conditions: str) -> None:
+    """What the Job controller would write of a Job whose Pod has ended."""
+    now = "2026-01-01T00:00:00Z"
+    status: dict[str, Any] = {
+        "startTime": now,
+        "uncountedTerminatedPods": {},
+        "conditions": [
+            {"type": each, "status": "True", "lastTransitionTime": now} for each in conditions
+        ],
+    }
+    status |= {"completionTime": now, "succeeded": 1} if "Complete" in conditions else {"failed": 1}
+    content_type = "application/merge-patch+json"
+    plane.api.request("PATCH", f"{JOB}/status", {"status": status}, content_type=content_type)
+
+
+@pytest.mark.usefixtures("release")
+def test_uninstalling_leaves_no_object_on_a_finalizer_and_no_right_behind(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    run = unfinished_run(plane, "stuck")
+    with uninstalling(plane, tmp_path) as helm_process:
+        # The hook's own command, as the hook's own account.
+        pod = plane.api.request("GET", JOB)["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        done = etcdmaint(account(plane, pod["serviceAccountName"]), *container["args"])
+        assert done.returncode == 0, done.stderr
+        assert "EtcdDefrag team-a/stuck" in done.stdout
+        assert plane.api.request("GET", DEPLOYMENT)["spec"]["replicas"] == 0
+        end_job(plane, "SuccessCriteriaMet", "Complete")
+        output, _ = helm_process.communicate(timeout=60)
+        assert helm_process.returncode == 0, output
     # The object stays, freed of our finalizer and of nobody else's.
     left = plane.api.request("GET", run)
     assert left["metadata"]["finalizers"] == ["example.com/other"]
-    assert get(plane, deployment) is None
+    assert get(plane, DEPLOYMENT) is None
     for kind in ("clusterroles", "clusterrolebindings", "roles", "rolebindings"):
         listed = plane.api.request("GET", f"/apis/rbac.authorization.k8s.io/v1/{kind}")
         names = [each["metadata"]["name"] for each in listed["items"]]
@@ -263,22 +283,26 @@ def test_uninstalling_leaves_no_object_on_a_finalizer_and_no_right_behind(
     assert get(plane, "/api/v1/namespaces/sys/serviceaccounts/x-etcdmaint-uninstall") is None
 
 
-def complete(plane: ControlPlane, job: str) -> None:
-    """What the Job controller would write of a Job whose Pod has succeeded."""
-    now = "2026-01-01T00:00:00Z"
-    conditions = [
-        {"type": kind, "status": "True", "lastTransitionTime": now}
-        for kind in ("SuccessCriteriaMet", "Complete")
-    ]
-    status = {
-        "startTime": now,
-        "completionTime": now,
-        "succeeded": 1,
-        "uncountedTerminatedPods": {},
-        "conditions": conditions,
-    }
-    content_type = "application/merge-patch+json"
-    plane.api.request("PATCH", f"{job}/status", {"status": status}, content_type=content_type)
+@pytest.mark.usefixtures("release")
+def test_where_the_hook_fails_nothing_is_taken_away(plane: ControlPlane, tmp_path: Path) -> None:
+    with uninstalling(plane, tmp_path) as helm_process:
+        end_job(plane, "FailureTarget", "Failed")
+        output, _ = helm_process.communicate(timeout=60)
+    assert helm_process.returncode != 0
+    assert "x-etcdmaint-uninstall failed" in output
+    assert get(plane, DEPLOYMENT) is not None
+
+
+@pytest.mark.usefixtures("release")
+def test_the_runbooks_kubectl_line_frees_an_object(plane: ControlPlane) -> None:
+    run = unfinished_run(plane, "by-hand")
+    plane.api.request("DELETE", run)
+    assert get(plane, run) is not None
+    text = (ROOT / "docs" / "runbooks" / "stuck-finalizer.md").read_text()
+    (line,) = re.findall(r"kubectl (patch [^`]*?)\n```", text.replace("\\\n", ""))
+    words = shlex.split(line.replace("NAMESPACE", "team-a").replace(" NAME ", " by-hand "))
+    plane.kubectl(*words)
+    assert get(plane, run) is None
 
 
 @pytest.mark.usefixtures("release")
