@@ -24,7 +24,8 @@ has.
   become `exported_namespace` and so on. One etcd that two objects lead to is shown under both.
 - `member_id` and the `cluster` of the compaction metrics are etcd's IDs as 16 hex digits.
 - Gauges of clusters, members and runs are made at each scrape from what the leading replica
-  knows. A replica that stands by has none of them; those of a deleted object are gone at once.
+  knows; those of a deleted object are gone at once. On a replica that stands by they are absent,
+  and its counts of runs are zero: sum over the replicas, or ask only the one that leads.
 - Counters begin at zero when the process starts.
 
 | metric | type | labels | meaning |
