@@ -159,6 +159,9 @@ class ResourceChain:
         return worst
 
 
+_PLAIN = ResourceChain((_IDENTITY,))
+
+
 class EncryptionChain:
     """The chains of every resource, and the KMS plugins behind them.
 
@@ -180,22 +183,24 @@ class EncryptionChain:
         self._observer = observer
         self._plugins: list[Plugin] = []
         self._envelopes: list[_Envelope] = []
-        self._chosen: dict[tuple[str, str], tuple[_Link, ...]] = {}
-        self._chains: dict[tuple[str, str], ResourceChain] = {}
+        chosen: dict[tuple[str, str], tuple[_Link, ...]] = {}
         for entry in configuration.entries if configuration else ():
             links = tuple(link for provider in entry.providers for link in self._links(provider))
             for selector in entry.selectors:
                 # A resource that two entries name is written by the first and read by both.
                 at = (selector.group, selector.resource)
-                self._chosen[at] = self._chosen.get(at, ()) + links
+                chosen[at] = chosen.get(at, ()) + links
+        self._chains = {at: ResourceChain(links) for at, links in chosen.items()}
 
     def for_resource(self, group: str, resource: str) -> ResourceChain:
         """The chain of a resource, plain where no entry selects it; "" is the core group."""
-        chain = self._chains.get((group, resource))
-        if chain is None:
-            chain = ResourceChain(self._select(group, resource))
-            self._chains[group, resource] = chain
-        return chain
+        if (group, resource) == ("events.k8s.io", "events"):
+            group = ""  # one store serves both
+        if group or resource.lower() not in NEVER_ENCRYPTED:
+            for at in ((group, resource), (group, "*"), ("*", "*")):
+                if at in self._chains:
+                    return self._chains[at]
+        return _PLAIN
 
     @property
     def kms_calls(self) -> Counter[str]:
@@ -227,16 +232,6 @@ class EncryptionChain:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _select(self, group: str, resource: str) -> tuple[_Link, ...]:
-        if (group, resource) == ("events.k8s.io", "events"):
-            group = ""  # one store serves both
-        if not group and resource.lower() in NEVER_ENCRYPTED:
-            return (_IDENTITY,)
-        for at in ((group, resource), (group, "*"), ("*", "*")):
-            if at in self._chosen:
-                return self._chosen[at]
-        return (_IDENTITY,)
 
     def _links(self, provider: Provider) -> Iterator[_Link]:
         if isinstance(provider, Identity):

@@ -13,6 +13,7 @@ import base64
 import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from etcdmaint.compression.encryption import selectors
@@ -108,7 +109,7 @@ class EncryptionConfiguration:
     @classmethod
     def load(cls, data: bytes) -> EncryptionConfiguration:
         """The file's meaning. Raises InvalidInput, which tells every fault with path and line."""
-        loaded = read(data)
+        loaded = _load(data)
         if isinstance(loaded, EncryptionConfiguration):
             return loaded
         if len(loaded) == 1 and loaded[0].line:
@@ -116,15 +117,23 @@ class EncryptionConfiguration:
         told = "".join(f"\n  {problem}" for problem in loaded)
         raise InvalidInput("", f"the encryption configuration has faults:{told}")
 
+    @classmethod
+    def read(cls, path: Path) -> EncryptionConfiguration:
+        """As `load`. Raises InvalidInput also where the file cannot be read."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from None
+        return cls.load(data)
+
 
 def problems(data: bytes) -> tuple[Problem, ...]:
-    """Every fault of the file, in its order; nothing for a good one."""
-    loaded = read(data)
+    """Every fault of the file, in its order; nothing for a good one. Never raises."""
+    loaded = _load(data)
     return () if isinstance(loaded, EncryptionConfiguration) else loaded
 
 
-def read(data: bytes) -> EncryptionConfiguration | tuple[Problem, ...]:
-    """The file's meaning, or its faults; never raises, whatever the bytes."""
+def _load(data: bytes) -> EncryptionConfiguration | tuple[Problem, ...]:
     root = parse(data)
     if isinstance(root, Problem):
         return (root,)

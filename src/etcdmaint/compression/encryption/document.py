@@ -25,6 +25,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # PyYAML sees numbers to the base of sixty here; Go's decoder sees text.
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 # And the other way round: floats without a dot.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _GO_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -192,6 +193,8 @@ def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def _is_text(node: yaml.ScalarNode) -> bool:
+    if _SURROGATE.search(node.value):
+        return False
     if node.tag == f"{_TAG}str":
         return bool(node.style) or not _GO_FLOAT.fullmatch(node.value)
     if node.style:

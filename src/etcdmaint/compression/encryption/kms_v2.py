@@ -16,7 +16,6 @@ import hashlib
 import logging
 import os
 import re
-import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ class KmsV2:
         self._key_id = ""
         self._seed: _Seed | None = None
         self._seed_until = 0.0
-        self.unhealthy = ""
+        self._unhealthy = ""
 
     def encrypt(self, plaintext: bytes, key: bytes) -> bytes:
         """The body of a stored value. Raises KmsUnavailable."""
@@ -86,13 +85,12 @@ class KmsV2:
         Raises DecryptionFailed, KmsRefused, KmsUnavailable.
         """
         stored = parse_object(body)
-        if fault := _fault_of(stored):
-            raise DecryptionFailed(fault)
-        current = self._current()
+        if not stored.data:
+            raise DecryptionFailed("the value holds no data")
         decrypt = self._keys.get(_digest(stored), lambda: self._open(stored))
         plaintext = decrypt(stored.data, key)
-        stale = stored.wrapped.key_id != current or stored.source_type != SOURCE_SEED
-        return plaintext, stale, stored.wrapped.key_id
+        key_id = stored.wrapped.key_id
+        return plaintext, key_id != self._current() or stored.source_type != SOURCE_SEED, key_id
 
     def refresh(self) -> None:
         """Ask for the status now. Raises KmsUnavailable; what was known before stays in use."""
@@ -104,6 +102,10 @@ class KmsV2:
         self._plugin.close()
 
     def _open(self, stored: EncryptedObject) -> Decrypt:
+        if fault := _fault_of_wrapped(stored.wrapped):
+            raise DecryptionFailed(fault)
+        if stored.source_type not in (SOURCE_KEY, SOURCE_SEED):
+            raise DecryptionFailed(f"the type {stored.source_type} of its data key is not known")
         secret = self._plugin.decrypt(stored.wrapped)
         cipher = gcm_of(secret) if stored.source_type == SOURCE_KEY else ExtendedGcm(secret)
         return cipher.decrypt
@@ -129,11 +131,18 @@ class KmsV2:
 
     def _writer(self) -> _Seed:
         self._current()
-        with self._asking:
-            if self._seed is None or self._clock.monotonic() >= self._seed_until:
-                self._ask(writing=True)
-            assert self._seed is not None
-            return self._seed
+        seed = self._usable_seed()
+        if seed is None:
+            with self._asking:
+                # Another writer may have been quicker.
+                if self._usable_seed() is None:
+                    self._ask(writing=True)
+                seed = self._seed
+        assert seed is not None
+        return seed
+
+    def _usable_seed(self) -> _Seed | None:
+        return self._seed if self._clock.monotonic() < self._seed_until else None
 
     def _ask(self, *, writing: bool) -> None:
         now = self._clock.monotonic()
@@ -170,22 +179,12 @@ class KmsV2:
         unhealthy = "" if status.healthz == "ok" else "is not healthy"
         if status.version not in ("v2", "v2beta1"):
             unhealthy = "does not call its version v2"
-        if unhealthy and unhealthy != self.unhealthy:
+        if unhealthy and unhealthy != self._unhealthy:
             _log.warning("kms plugin %s", unhealthy, extra={"provider": self._plugin.name})
-        self.unhealthy = unhealthy
+        self._unhealthy = unhealthy
 
     def _wrong(self, what: str) -> KmsUnavailable:
         return KmsUnavailable(f"the KMS plugin {self._plugin.name!a} {what}")
-
-
-def _fault_of(stored: EncryptedObject) -> str:
-    if not stored.data:
-        return "the value holds no data"
-    if fault := _fault_of_wrapped(stored.wrapped):
-        return fault
-    if stored.source_type not in (SOURCE_KEY, SOURCE_SEED):
-        return f"the type {stored.source_type} of its data key is not known"
-    return ""
 
 
 def _fault_of_wrapped(wrapped: Wrapped) -> str:
@@ -212,14 +211,12 @@ def _fault_of_key_id(key_id: str) -> str:
 def _digest(stored: EncryptedObject) -> bytes:
     """Equal for what the plugin would be asked alike."""
     wrapped = stored.wrapped
-    parts = [wrapped.ciphertext, wrapped.key_id.encode()]
+    parts = [b"%d" % stored.source_type, wrapped.ciphertext, wrapped.key_id.encode()]
     for name in sorted(wrapped.annotations):
-        parts += [name.encode(), wrapped.annotations[name]]
-    digest = hashlib.sha256(struct.pack(">I", stored.source_type))
-    for part in parts:
-        digest.update(struct.pack(">I", len(part)))
-        digest.update(part)
-    return digest.digest()
+        parts += (name.encode(), wrapped.annotations[name])
+    # Lengths first, so that no two lists of parts run together alike.
+    lengths = ",".join([str(len(part)) for part in parts]).encode()
+    return hashlib.sha256(b":".join((lengths, *parts))).digest()
 
 
 def _short(key_id: str) -> str:

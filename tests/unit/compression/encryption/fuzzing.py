@@ -11,7 +11,7 @@ from functools import cache
 
 from etcdmaint.compression.encryption import kms_v2
 from etcdmaint.compression.encryption.chain import EncryptionChain, ResourceChain
-from etcdmaint.compression.encryption.configuration import EncryptionConfiguration, Kms, read
+from etcdmaint.compression.encryption.configuration import EncryptionConfiguration, problems
 from etcdmaint.compression.encryption.kms import PluginV2, Status, Wrapped
 from etcdmaint.errors import EncryptionError
 
@@ -104,12 +104,10 @@ def _told(error: EncryptionError) -> str:
 
 
 def _file(data: bytes) -> str:
-    found = read(data)
-    if isinstance(found, EncryptionConfiguration):
-        assert found.entries
-        assert all(isinstance(one, Kms) or one.kind for e in found.entries for one in e.providers)
+    found = problems(data)
+    if not found:
+        assert EncryptionConfiguration.load(data).entries
         return "loaded"
-    assert found
     assert all(problem.fault.isprintable() for problem in found)
     return "refused"
 

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import traceback
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,7 +19,6 @@ from etcdmaint.compression.encryption.configuration import (
     Keyed,
     Kms,
     problems,
-    read,
 )
 from etcdmaint.errors import InvalidInput
 
@@ -189,6 +189,21 @@ def test_a_name_is_text_where_it_is_text_to_kubernetes(written: str, name: str) 
     assert provider.keys[0].name == name
 
 
+def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        EncryptionConfiguration.read(tmp_path / "missing.yaml")
+    (tmp_path / "there.yaml").write_text(GOOD)
+    assert EncryptionConfiguration.read(tmp_path / "there.yaml").entries
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])
+def test_half_a_character_is_no_name(loader: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One loader of YAML takes it for text, which could not be encoded; the other does not."""
+    monkeypatch.setattr("etcdmaint.compression.encryption.document._LOADER", loader)
+
+    assert problems(GOOD.replace("key1", r'"\ud800"').encode())
+
+
 @pytest.mark.parametrize("written", ["123", "1.5", "1e3", ".5", "yes", "true", "[a]", "{}", "0x1f"])
 def test_a_name_that_is_no_text_to_kubernetes_is_refused(written: str) -> None:
     assert faults(GOOD.replace("key1", written)) == [
@@ -326,8 +341,8 @@ def test_a_hostile_file_is_refused_in_no_time(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_configuration_or_refused(data: bytes) -> None:
     for content in (data, GOOD.encode()[:170] + data, GOOD.replace("key1", "k").encode() + data):
-        loaded = read(content)
-        assert isinstance(loaded, EncryptionConfiguration) or loaded
+        if not problems(content):
+            assert EncryptionConfiguration.load(content).entries
 
 
 @given(st.text(max_size=40))
