@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -456,12 +457,23 @@ def armed(factory: EtcdClusterFactory, *, dead: int = 24, version: str = "3.7") 
     cluster.fill(bytes_live=live * MIB, bytes_deleted=dead * MIB, compact=False)
     value = "x" * 1_000_000
     for number in range(60):
-        if cluster.etcdctl("put", f"more/{number}", value, check=False).returncode:
+        if cluster.etcdctl("put", f"more/{number}", stdin=value, check=False).returncode:
             break
     assert "NOSPACE" in cluster.etcdctl("alarm", "list").stdout
     if dead:
         head = cluster.members[0].status().revision
         cluster.etcdctl("compact", str(head), "--physical")
+
+        numbers = itertools.count()
+
+        def freed() -> bool:
+            # Each member compacts by itself, and only a commit updates what it says of it. etcd
+            # takes no put now, but a delete.
+            cluster.etcdctl("del", f"more/{next(numbers)}")
+            statuses = [member.status() for member in cluster.members]
+            return all(s.db_size - s.db_size_in_use > dead * MIB // 2 for s in statuses)
+
+        wait_until(freed, "compacted on every member")
     return cluster
 
 
@@ -511,7 +523,16 @@ class TestMembershipAndLeadership:
             if turn.row.outcome is Outcome.DEFRAGMENTED and not removed:
                 left = [m for m in cluster.followers() if m.name != turn.row.name]
                 removed.append(left[0])
-                cluster.etcdctl("member", "remove", left[0].id_hex, member=cluster.leader())
+                door = cluster.leader()
+
+                def remove() -> bool:
+                    # etcd refuses until the peers were healthy for 5 s.
+                    done = cluster.etcdctl(
+                        "member", "remove", left[0].id_hex, member=door, check=False
+                    )
+                    return done.returncode == 0
+
+                wait_until(remove, "removed")
                 left[0].kill()
 
         world.on_turn = meanwhile

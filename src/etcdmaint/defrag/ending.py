@@ -45,7 +45,6 @@ async def settle_alarms(ctx: RunContext) -> bool:
             metrics_timeout=ctx.timing.metrics_timeout,
             names=ctx.target.member_names if ctx.target else None,
         )
-        ctx.check_foreign(observation)
         client = ctx.link.client(prefer=observation.leader)
         alarms: Collection[Alarm]
         try:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.context import RunContext, RunOver
 from etcdmaint.defrag.ending import end, wait_out
-from etcdmaint.defrag.health import Observation
+from etcdmaint.defrag.health import Observation, observe
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Link
 from etcdmaint.defrag.lock import Slot, read_slot
@@ -123,6 +123,7 @@ class Sweep:
                     await self._begin(observation)
                 await self._sweep()
                 over = await wait_out(ctx)
+                await self._look_back()
             except RunOver as cut_short:
                 over = cut_short
             ending = await end(ctx, over)
@@ -261,6 +262,19 @@ class Sweep:
             observation = await ctx.until(ctx.gate)
             ctx.check_foreign(observation)
             touched = await self._next_turn(observation)
+
+    async def _look_back(self) -> None:
+        """Without a slot: whether somebody else defragmented a member during the last turn (D64)."""
+        ctx = self._ctx
+        if ctx.slot is not None:
+            return
+        with contextlib.suppress(EtcdError):
+            observation = await observe(
+                ctx.link.cluster,
+                timeout=ctx.timing.rpc_timeout,
+                metrics_timeout=ctx.timing.metrics_timeout,
+            )
+            ctx.check_foreign(observation)
 
     async def _next_turn(self, observation: Observation) -> bool:
         """The next member's turn; whether one was defragmented."""
