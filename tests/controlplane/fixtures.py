@@ -25,7 +25,7 @@ _NUMBERS = itertools.count(1)
 # What the tests with a marker start, built before the first of them.
 _PROGRAMS = {
     "etcd": ("etcd", "etcdctl"),
-    "cluster": ("etcd", "etcdctl", "kube-apiserver", "kubectl", "kube-controller-manager"),
+    "cluster": ("etcd", "etcdctl", "kube-apiserver", "kubectl", "kube-controller-manager", "helm"),
 }
 
 
