@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import grpc
 
@@ -74,10 +75,8 @@ class KmsPlugin:
                 ),
             )
         )
-        abstract = self.socket.startswith("@")
-        server.add_insecure_port(
-            f"unix-abstract:{self.socket[1:]}" if abstract else f"unix:{self.socket}"
-        )
+        scheme = "unix-abstract" if self.socket.startswith("@") else "unix"
+        server.add_insecure_port(f"{scheme}:{quote(self.socket.removeprefix('@'))}")
         server.start()
         self._server = server
         return self

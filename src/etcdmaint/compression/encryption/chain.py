@@ -66,6 +66,10 @@ class Decrypted(NamedTuple):
     key_name: str
     key_id: str
 
+    def __repr__(self) -> str:
+        told = f"stale={self.stale}, {self.provider} {self.key_name!r} {self.key_id!r}"
+        return f"Decrypted(<{len(self.plaintext)} bytes>, {told})"
+
 
 class _Envelope(Protocol):
     def encrypt(self, plaintext: bytes, key: bytes) -> bytes: ...

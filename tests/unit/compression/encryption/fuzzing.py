@@ -72,7 +72,8 @@ def _chain() -> ResourceChain:
 
 
 @cache
-def _envelope() -> kms_v2.KmsV2:
+def socketless() -> kms_v2.KmsV2:
+    """A provider of kms v2 whose plugin is in the process."""
     return kms_v2.KmsV2(_Plugin(), cache_size=100, clock=_Time())  # type: ignore[arg-type]
 
 
@@ -114,7 +115,7 @@ def _file(data: bytes) -> str:
 
 def _message(data: bytes) -> str:
     try:
-        plaintext, _, key_id = _envelope().decrypt(data, KEY)
+        plaintext, _, key_id = socketless().decrypt(data, KEY)
     except EncryptionError as error:
         return _told(error)
     assert len(plaintext) < len(data)
@@ -129,5 +130,5 @@ def corpus() -> list[bytes]:
         kind, name = KINDS[index // len(NAMES)], NAMES[index % len(NAMES)]
         stored = _chain_of((kind, name)).to_storage(b"k8s\0 and more", KEY)
         seeds.append(bytes([index]) + stored.removeprefix(prefix))
-    seeds.append(bytes([len(PREFIXES) + 1]) + _envelope().encrypt(b"k8s\0 and more", KEY))
+    seeds.append(bytes([len(PREFIXES) + 1]) + socketless().encrypt(b"k8s\0 and more", KEY))
     return seeds

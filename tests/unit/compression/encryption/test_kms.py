@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from etcdmaint.compression.encryption import kms_v2
 from etcdmaint.compression.encryption.chain import EncryptionChain
@@ -35,6 +39,7 @@ from tests.kms_plugin import KmsPlugin
 
 from .conftest import StillClock
 from .files import configured, keyed, kms
+from .fuzzing import socketless
 
 Serve = Callable[..., KmsPlugin]
 
@@ -406,6 +411,45 @@ def test_an_observer_hears_of_each_call(serve: Serve, clock: StillClock) -> None
     assert heard[0] == ("vault", "Status", "OK")
     assert heard[-1] == ("vault", "Encrypt", "INTERNAL")
     assert "told to fail" not in str(refusal.value), "a seed was sent: no text of the plugin's"
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "with%41percent", "größe", "a:b", "a#b?c"])
+def test_any_name_of_a_socket_is_dialled_as_kubernetes_would(name: str, clock: StillClock) -> None:
+    """An endpoint is a URL: what has a meaning there is quoted, and gRPC must not see that."""
+    with (
+        tempfile.TemporaryDirectory(prefix="kms") as short,
+        KmsPlugin(f"{short}/{name}", ["kid-1"]) as plugin,
+    ):
+        endpoint = f"unix://{short}/{quote(name)}"
+        with EncryptionChain(configured(kms(endpoint)), clock=clock) as chain:
+            chain.for_resource("", "secrets").to_storage(b"value", KEY)
+        assert plugin.calls == {"Status": 2, "Encrypt": 1}
+
+
+def test_no_flipped_bit_of_a_value_gives_another_plaintext(serve: Serve, clock: StillClock) -> None:
+    """R95: refused with the right class, or (where the message stays as good) read as it was."""
+    plugin = serve("kid-1", annotate=True)
+    with chain_of(plugin, clock) as chain:
+        one = chain.for_resource("", "secrets")
+        stored = one.to_storage(b"value", KEY)
+        seen = set()
+        for bit in range(len(PREFIX) * 8, len(stored) * 8):
+            flipped = bytearray(stored)
+            flipped[bit // 8] ^= 1 << bit % 8
+            try:
+                assert one.from_storage(bytes(flipped), KEY)[0] == b"value"
+            except EncryptionError as error:
+                seen.add(type(error))
+
+    assert seen == {DecryptionFailed, KmsRefused}
+
+
+@given(plaintext=st.binary(max_size=300), key=st.binary(max_size=60))
+def test_any_value_under_any_etcd_key_comes_back(plaintext: bytes, key: bytes) -> None:
+    """R29, R30: one provider for all the examples, without a socket."""
+    envelope = socketless()
+
+    assert envelope.decrypt(envelope.encrypt(plaintext, key), key) == (plaintext, False, "kid")
 
 
 def test_no_seed_and_no_data_key_shows_in_a_repr(serve: Serve, clock: StillClock) -> None:
