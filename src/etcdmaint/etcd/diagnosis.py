@@ -24,6 +24,13 @@ from etcdmaint.etcd.endpoint import Endpoint
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS = 4
 
+# How long a server that wants another client certificate has to say so before we speak.
+_ALERT_SECONDS = 0.5
+_CLOSED = (
+    "the connection was closed in the TLS handshake: "
+    "does this port speak TLS, and with this client certificate?"
+)
+
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -37,12 +44,12 @@ async def diagnose(dialled: Endpoint, tls: Tls | None, server_name: str) -> Etcd
         async with connection(dialled, context, server_name) as streams:
             return await _first_words(streams, dialled, secure=context is not None)
     except ConnectionResetError as fault:
-        return refusal(fault) if tls is not None else await _closed(dialled)
+        return refusal(fault, secure=True) if tls is not None else await _closed(dialled)
     except (OSError, InvalidInput) as fault:
-        return refusal(fault)
+        return refusal(fault, secure=tls is not None)
 
 
-def refusal(fault: Exception) -> EtcdError:
+def refusal(fault: Exception, *, secure: bool) -> EtcdError:
     """What a failure to connect means, as an exception that is not raised."""
     match fault:
         case InvalidInput():
@@ -51,8 +58,8 @@ def refusal(fault: Exception) -> EtcdError:
             return TLSFailed(_handshake_fault(fault))
         case socket.gaierror():
             return MemberUnreachable("the name does not resolve")
-        case ConnectionResetError():
-            return MemberUnreachable("the connection was closed: does this port speak TLS or not?")
+        case ConnectionResetError() if secure:
+            return TLSFailed(_CLOSED)
         case OSError():
             return MemberUnreachable(_reason(fault))
         case _:
@@ -86,16 +93,21 @@ def _context(tls: Tls | None) -> ssl.SSLContext | None:
 
 async def _first_words(streams: _Streams, dialled: Endpoint, *, secure: bool) -> EtcdError:
     reader, writer = streams
-    writer.write(_PREFACE)
-    # A server that turns our certificate down says so only now (TLS 1.3): as an error of the read.
-    try:
-        answer = await reader.readexactly(9)
-    except asyncio.IncompleteReadError as fault:
-        answer = fault.partial
+    answer = b""
+    if secure:
+        # With TLS 1.3 a client certificate is turned down after the handshake, as an error of this
+        # read; had we written before, the reset connection would have swallowed it.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ALERT_SECONDS):
+                answer = await reader.read(9)
     if not answer:
-        return (
-            MemberUnreachable("it closes connections at once") if secure else await _closed(dialled)
-        )
+        writer.write(_PREFACE)
+        try:
+            answer = await reader.readexactly(9)
+        except asyncio.IncompleteReadError as fault:
+            answer = fault.partial
+    if not answer:
+        return TLSFailed(_CLOSED) if secure else await _closed(dialled)
     if len(answer) == 9 and answer[3] == _SETTINGS and answer[5:] == bytes(4):
         return MemberUnreachable("the connection failed, although another one works now")
     if answer.startswith(b"HTTP/"):
@@ -107,7 +119,7 @@ async def _first_words(streams: _Streams, dialled: Endpoint, *, secure: bool) ->
 
 async def _closed(dialled: Endpoint) -> EtcdError:
     # Plain words to a TLS port end in a closed connection; so does much else.
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with contextlib.suppress(OSError):
@@ -121,14 +133,14 @@ def _handshake_fault(fault: ssl.SSLError) -> str:
         # Python's text names the name that *we* asked for, and nothing that the peer has sent.
         return f"its certificate is refused: {fault.verify_message.rstrip('.')}"
     reason = (fault.reason or "").upper()
-    if "ALERT" in reason:
+    if alert := re.search(r"ALERT_(\w*(?:CERTIFICATE|UNKNOWN_CA)\w*)", reason):
         # A fixed vocabulary (RFC 8446, 6.2), not the peer's own words.
-        alert = re.sub(r"^.*ALERT_", "", reason).replace("_", " ").lower()
-        return f"it refuses our client certificate, or the lack of one: {alert}"
+        what = alert[1].replace("_", " ").lower()
+        return f"it refuses our client certificate, or the lack of one: {what}"
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
         return "this port does not speak TLS"
     if isinstance(fault, ssl.SSLEOFError):
-        return "the connection was closed in the TLS handshake: is this port TLS?"
+        return _CLOSED
     return f"the TLS handshake failed: {reason.replace('_', ' ').lower() or 'no reason given'}"
 
 

@@ -65,7 +65,7 @@ async def read_metrics(
     except TimeoutError:
         raise RPCTimeout(f"{where}: no answer within {timeout:.3g} s") from None
     except (OSError, ValueError) as fault:
-        why = refusal(fault)
+        why = refusal(fault, secure=endpoint.secure)
         raise type(why)(f"{where}: {why}", endpoint=str(endpoint)) from None
     head, _, body = page.partition(b"\r\n\r\n")
     if not re.match(rb"HTTP/1\.[01] 200\b", head):
@@ -80,7 +80,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     page = bytearray()
     while piece := await reader.read(1 << 16):
         page += piece
-        if len(page) > _LARGEST_PAGE:
+        if not page.startswith(b"HTTP/") or len(page) > _LARGEST_PAGE:
             raise ValueError
     return bytes(page)
 
