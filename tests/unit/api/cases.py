@@ -110,7 +110,19 @@ def _defrag_accepted() -> Iterator[Case]:
 NO_SIZES: Final[tuple[Any, ...]] = (
     *("", " ", "abc", "Gi", "-", ".", "2Gi\n", " 2Gi", "2 Gi", "1_000", "NaN", "Infinity", "0x10"),
     *("1e3Ki", "1e1.5", "1e", "1Yi", "5K", "2GiB", "\u0662Gi", "\uff12Gi", "1,5Gi", "--1", "2gi"),
-    *("1e-999999999", "1e999999999", "9" * 65, True, False, 1.5, [], {}, ["1Gi"], {"value": "1Gi"}),
+    *(
+        "1e-999999999",
+        "1e999999999",
+        "0" * 65 + "1",
+        "9" * 65,
+        True,
+        False,
+        1.5,
+        [],
+        {},
+        ["1Gi"],
+        {"value": "1Gi"},
+    ),
 )
 WRONG_SIZES: Final[tuple[Any, ...]] = (
     *("0", 0, "-1Gi", -1, "-0", "0Mi", "0.0", "-100m", "1.1Ei", "1e19", "8Ei", "9E", 2**60 + 1),
