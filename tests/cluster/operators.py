@@ -88,6 +88,13 @@ def grant_everywhere(plane: ControlPlane, user: str, lease_namespace: str) -> No
     _bind(plane, user, _lease_rules(), f"etcdmaint-{user}-lease", lease_namespace)
 
 
+def revoke_everywhere(plane: ControlPlane, user: str) -> None:
+    """Take the ClusterRole back."""
+    scope = "/apis/rbac.authorization.k8s.io/v1"
+    for plural in ("clusterrolebindings", "clusterroles"):
+        plane.api.request("DELETE", f"{scope}/{plural}/etcdmaint-{user}")
+
+
 class OperatorProcess:
     """`etcdmaint operator` in a subprocess, with a test's timings; ends with `stop` or `with`."""
 
@@ -169,9 +176,17 @@ class OperatorProcess:
         """End it at once, as the kernel would."""
         self.server.kill()
 
+    def signal_stop(self) -> None:
+        """SIGTERM."""
+        os.killpg(self.server.pid, signal.SIGTERM)
+
     def terminate(self, timeout: float = 60.0) -> int:
         """SIGTERM; its exit code."""
-        os.killpg(self.server.pid, signal.SIGTERM)
+        self.signal_stop()
+        return self.wait_exit(timeout)
+
+    def wait_exit(self, timeout: float = 60.0) -> int:
+        """Wait until it has ended; its exit code."""
         wait_until(lambda: not self.server.running, f"{self.server.name} ends", timeout)
         code = self.server._exit_code()
         assert code is not None

@@ -69,6 +69,7 @@ class Clusters:
         tls = None
         if spec.tls is not None:
             authority = await read_secret(self.api, namespace, spec.tls.ca_secret_ref.name)
+            make_tls(authority, spec.tls.ca_secret_ref.key)  # what is wrong with it is told first
             identity = None
             if spec.tls.client_cert_secret_ref is not None:
                 ref = spec.tls.client_cert_secret_ref

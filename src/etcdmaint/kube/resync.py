@@ -18,7 +18,7 @@ from etcdmaint.kube.resources import ETCD_CONNECTIONS, ETCD_DEFRAGS, Resource
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE = 20.0
+_LONGEST_PAUSE = 5.0
 _SUSPICIOUS = 60.0
 
 

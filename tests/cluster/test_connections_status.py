@@ -1,0 +1,246 @@
+"""What the status of an EtcdConnection says, when it is written, and how it heals."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import OperatorFactory
+from tests.cluster.objects import condition, connect, path_of
+from tests.cluster.operator_proxy import ApiProxy
+from tests.cluster.operators import until
+from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.tls import ClusterTls
+
+pytestmark = pytest.mark.cluster
+
+QUICK = {"interval": 1.0, "retry": 0.5, "refresh_members": 2.0, "rpc_timeout": 2.0}
+
+
+def connection(plane: ControlPlane, namespace: str, name: str = "etcd") -> dict[str, Any]:
+    return plane.api.request("GET", path_of("etcdconnections", namespace, name))
+
+
+def verdict(plane: ControlPlane, namespace: str, kind: str) -> tuple[str, str]:
+    found = condition(connection(plane, namespace), kind)
+    return str(found.get("status", "")), str(found.get("reason", ""))
+
+
+def put_secret(plane: ControlPlane, namespace: str, name: str, **data: bytes | str) -> None:
+    body = {
+        "metadata": {"name": name},
+        "data": {
+            key.replace("_", "."): base64.b64encode(
+                value.encode() if isinstance(value, str) else value
+            ).decode()
+            for key, value in data.items()
+        },
+    }
+    path = f"/api/v1/namespaces/{namespace}/secrets"
+    found = plane.api.request("GET", path)
+    if any(item["metadata"]["name"] == name for item in found["items"]):
+        plane.api.request("DELETE", f"{path}/{name}")
+    plane.api.request("POST", path, body)
+
+
+def test_a_connection_shows_its_members_and_what_becomes_of_them(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """Reachable and Healthy follow the members, by what etcd itself says."""
+    etcd = etcd_cluster_factory()
+    connect(plane, namespace, etcd)
+    operator = start_operator(pace=QUICK)
+    until(lambda: verdict(plane, namespace, "Healthy") == ("True", "Healthy"), "healthy", 20)
+    found = connection(plane, namespace)
+    assert "finalizers" not in found["metadata"]
+    assert found["metadata"].get("annotations", {}) == {}
+    members = {row["memberID"]: row for row in found["status"]["members"]}
+    assert set(members) == {f"{member.id:016x}" for member in etcd.members}
+    leader = etcd.leader()
+    assert members[f"{leader.id:016x}"]["role"] == "leader"
+    assert all(row["dbSize"] >= row["dbSizeInUse"] > 0 for row in members.values())
+    assert all(row["version"].startswith("3.7") for row in members.values())
+    etcd.followers()[0].kill()
+    until(lambda: verdict(plane, namespace, "Reachable")[0] == "False", "a member is missed", 20)
+    message = condition(connection(plane, namespace), "Reachable")["message"]
+    down = next(member for member in etcd.members if not member.answers)
+    assert down.name in message
+    assert verdict(plane, namespace, "Healthy")[0] == "False"
+    down.start()
+    until(lambda: verdict(plane, namespace, "Healthy") == ("True", "Healthy"), "healed", 20)
+    assert "etcdmaint_member_db_size_bytes{" in operator.metrics()
+    assert operator.complaints() == []
+
+
+def test_the_status_is_not_written_again_while_nothing_changes(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """It lives in an etcd that is to stay small: one write, however often it is measured."""
+    etcd = etcd_cluster_factory(size=1)
+    connect(plane, namespace, etcd)
+    operator = start_operator(kubeconfig=proxy.kubeconfig, pace={**QUICK, "interval": 0.2})
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healthy", 20)
+    series = 'etcdmaint_etcd_rpc_duration_seconds_count{code="OK",method="Status"}'
+    before = operator.metric(series) or 0
+    until(lambda: (operator.metric(series) or 0) >= before + 10, "measured ten times", 20)
+    assert len(proxy.status_writes("etcd")) == 1
+    etcd.fill(bytes_live=20_000_000)
+    until(lambda: len(proxy.status_writes("etcd")) >= 2, "a size has moved", 20)
+
+
+def test_one_status_a_member_is_all_that_a_measurement_costs(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """The issue's figure, by etcd's own count of RPCs."""
+    etcd = etcd_cluster_factory()
+    connect(plane, namespace, etcd)
+    start_operator(pace={**QUICK, "interval": 0.2, "refresh_members": 3600.0})
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healthy", 20)
+    member = etcd.members[0]
+
+    def handled() -> dict[str, float]:
+        prefix = "grpc_server_handled_total{"
+        return {
+            sample: count
+            for sample, count in member.metrics().items()
+            if sample.startswith(prefix) and count
+        }
+
+    def statuses(samples: dict[str, float]) -> float:
+        return sum(count for sample, count in samples.items() if '"Status"' in sample)
+
+    before = handled()
+    until(lambda: statuses(handled()) >= statuses(before) + 10, "ten more", 20)
+    after = handled()
+    # Our own look at the member's metrics is no RPC; reading them through the gateway is none either.
+    grown = {
+        s.split("grpc_method=")[1].split('"')[1] for s, n in after.items() if n > before.get(s, 0)
+    }
+    assert grown == {"Status"}
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> ClusterTls:
+    return ClusterTls(tmp_path / "pki")
+
+
+def test_a_secret_that_is_missing_lacks_a_key_or_holds_rubbish_is_named_and_heals(
+    plane: ControlPlane,
+    namespace: str,
+    tls: ClusterTls,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D51, section 8: which Secret, which key; well again within 30 s, at the default pace."""
+    etcd = etcd_cluster_factory(size=1, tls=tls)
+    ca = tls.ca_file.read_bytes()
+    certificate = tls.client_certificate_file.read_bytes()
+    key = tls.client_key_file.read_bytes()
+    connect(
+        plane,
+        namespace,
+        etcd,
+        tls={
+            "caSecretRef": {"name": "etcd-ca"},
+            "clientCertSecretRef": {"name": "etcd-client"},
+        },
+    )
+    operator = start_operator(pace={"retry": 1.0})
+
+    def told() -> str:
+        return str(condition(connection(plane, namespace), "Reachable").get("message", ""))
+
+    until(lambda: "etcd-ca does not exist" in told(), "the Secret is missed", 20)
+    put_secret(plane, namespace, "etcd-ca", other="x")
+    until(lambda: "key ca.crt: is missing" in told(), "the key is missed", 20)
+    put_secret(plane, namespace, "etcd-ca", ca_crt="rubbish of mine")
+    until(lambda: "etcd-ca, key ca.crt: holds no" in told(), "rubbish is told", 20)
+    put_secret(plane, namespace, "etcd-ca", ca_crt=ca)
+    until(lambda: "etcd-client does not exist" in told(), "the next is missed", 20)
+    put_secret(plane, namespace, "etcd-client", tls_crt=certificate, tls_key="rubbish of mine")
+    until(lambda: "etcd-client, key tls.key: holds no" in told(), "rubbish is told", 20)
+    assert verdict(plane, namespace, "Reachable") == ("False", "CredentialsUnavailable")
+    assert verdict(plane, namespace, "Healthy")[0] == "Unknown"
+    put_secret(plane, namespace, "etcd-client", tls_crt=certificate, tls_key=key)
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healed", 30)
+    log = operator.log.read_text()
+    assert "rubbish of mine" not in log
+    assert "PRIVATE KEY" not in log
+    assert "rubbish of mine" not in str(connection(plane, namespace))
+
+
+def test_a_wrong_secret_is_healed_within_30_s_at_the_default_pace(
+    plane: ControlPlane,
+    namespace: str,
+    tls: ClusterTls,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """Section 8: the Secret is read again without anybody touching the EtcdConnection."""
+    etcd = etcd_cluster_factory(size=1, tls=tls)
+    spec = {"caSecretRef": {"name": "etcd-ca"}, "clientCertSecretRef": {"name": "etcd-client"}}
+    connect(plane, namespace, etcd, tls=spec)
+    start_operator()
+    until(lambda: verdict(plane, namespace, "Reachable")[0] == "False", "missed", 20)
+    put_secret(plane, namespace, "etcd-ca", ca_crt=tls.ca_file.read_bytes())
+    put_secret(
+        plane,
+        namespace,
+        "etcd-client",
+        tls_crt=tls.client_certificate_file.read_bytes(),
+        tls_key=tls.client_key_file.read_bytes(),
+    )
+    began = time.monotonic()
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healed", 40)
+    assert time.monotonic() - began < 30.0
+
+
+def test_a_connection_to_nowhere_says_what_is_wrong_and_harms_no_other(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """A refused port, and HTTP where etcd should be."""
+    etcd = etcd_cluster_factory(size=1)
+    connect(plane, namespace, ["http://127.0.0.1:1"], name="refused")
+    connect(plane, namespace, etcd)
+    start_operator(pace=QUICK)
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "the good one", 20)
+
+    def refused() -> dict[str, Any]:
+        return condition(connection(plane, namespace, "refused"), "Reachable")
+
+    until(lambda: refused().get("status") == "False", "the bad one", 20)
+    assert refused()["reason"] == "MemberUnreachable"
+    assert "127.0.0.1:1" in refused()["message"]
+
+
+def test_a_deleted_connection_goes_at_once_and_leaves_no_series(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """No finalizer is ever put on one."""
+    etcd = etcd_cluster_factory(size=1)
+    connect(plane, namespace, etcd)
+    operator = start_operator(pace=QUICK)
+    until(lambda: "etcdmaint_member_db_size_bytes{" in operator.metrics(), "measured", 20)
+    plane.api.request("DELETE", path_of("etcdconnections", namespace, "etcd"))
+    until(lambda: "etcdmaint_member_db_size_bytes{" not in operator.metrics(), "gone", 20)

@@ -1,0 +1,364 @@
+"""Deleting, stopping, waiting: what people do to runs, and to the operator, while it works."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import OperatorFactory
+from tests.cluster.objects import (
+    ask,
+    condition,
+    connect,
+    defrag,
+    defragmentations,
+    events_of,
+    path_of,
+    phase_of,
+    status_of,
+)
+from tests.cluster.operator_proxy import ApiProxy, Write
+from tests.cluster.operators import grant_everywhere, revoke_everywhere, until
+from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.etcd import EtcdCluster
+from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.kubeapi import ApiError
+from tests.controlplane.member import Member
+from tests.controlplane.stalling import hold_snapshot
+
+pytestmark = pytest.mark.cluster
+
+MERGE = "application/merge-patch+json"
+
+
+def filled(factory: EtcdClusterFactory, **options: Any) -> EtcdCluster:
+    etcd = factory(**options)
+    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    return etcd
+
+
+def annotate(plane: ControlPlane, path: str, key: str, value: str | None) -> None:
+    body = {"metadata": {"annotations": {key: value}}}
+    plane.api.request("PATCH", path, body, content_type=MERGE)
+
+
+@contextlib.contextmanager
+def first_turn_stalled(proxy: ApiProxy, etcd: EtcdCluster) -> Iterator[list[Member]]:
+    """Hold the first member's Defragment in flight within the `with`; it opens at its intent."""
+    held: list[Member] = []
+    with contextlib.ExitStack() as stalled:
+
+        def stall(write: Write) -> None:
+            if write.in_flight and not held:
+                member = next(m for m in etcd.members if m.name == write.in_flight)
+                held.append(member)
+                stalled.enter_context(hold_snapshot(member))
+
+        proxy.after = stall
+        yield held
+    proxy.after = None
+
+
+def in_flight(held: list[Member]) -> Member:
+    until(lambda: held and held[0].defragmenting(), "a member is in flight", 30)
+    return held[0]
+
+
+def test_deleting_a_run_that_waits_returns_at_once(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D7, D19: it waits for a member that is down, and goes within two seconds."""
+    etcd = filled(etcd_cluster_factory)
+    etcd.members[0].kill()
+    connect(plane, namespace, etcd)
+    start_operator()
+    ask(plane, namespace)
+
+    def reason() -> str:
+        return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
+
+    until(lambda: reason() == "MemberUnreachable", "it waits", 30)
+    until(lambda: "DefragDeferred" in events_of(plane, namespace), "it is told", 10)
+    assert events_of(plane, namespace) == ["DefragDeferred"]
+    began = time.monotonic()
+    plane.api.request("DELETE", path_of("etcddefrags", namespace, "now"))
+    until(lambda: defrag(plane, namespace) is None, "it is gone", 10)
+    assert time.monotonic() - began < 2.0
+    assert [member.defrag_count() for member in etcd.members[1:]] == [0, 0]
+
+
+def test_deleting_a_run_that_runs_finishes_its_member_and_touches_no_other(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D7: the object stays until the member is through, and its outcome is written."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    start_operator(kubeconfig=proxy.kubeconfig)
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        member = in_flight(held)
+        plane.api.request("DELETE", path_of("etcddefrags", namespace, "now"))
+        until(
+            lambda: (defrag(plane, namespace) or {})["metadata"].get("deletionTimestamp"), "asked"
+        )
+        assert member.defragmenting()
+    until(lambda: defrag(plane, namespace) is None, "it is gone", 30)
+    assert sum(defragmentations(etcd)) == 1
+    assert member.defrag_count() == 1
+    last = proxy.status_writes("now")[-1]
+    assert [row["outcome"] for row in last.rows if row["name"] == member.name] == ["Defragmented"]
+    slot = etcd.etcdctl("get", "etcdmaint.io/lock", "--print-value-only").stdout
+    assert slot.strip() == ""
+
+
+@pytest.fixture
+def everywhere(plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """Give the operator the rights of a chart without `watchNamespaces`; gives where its Lease is."""
+    home = f"{namespace}-system"
+    plane.api.create_namespace(home)
+    grant_everywhere(plane, "operator", home)
+    yield home
+    revoke_everywhere(plane, "operator")
+    plane.api.delete_namespace(home)
+
+
+def test_a_namespace_deleted_while_its_run_runs_waits_for_the_member_in_flight(
+    plane: ControlPlane,
+    namespace: str,
+    everywhere: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D7: the connection may go first; the member is finished, and the namespace goes."""
+    etcd = filled(etcd_cluster_factory)
+    namespace += "-doomed"
+    plane.api.create_namespace(namespace)
+    connect(plane, namespace, etcd)
+    operator = start_operator(
+        kubeconfig=proxy.kubeconfig, namespaces=[], lease_namespace=everywhere
+    )
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        in_flight(held)
+        plane.api.delete_namespace(namespace)
+        until(
+            lambda: (defrag(plane, namespace) or {})["metadata"].get("deletionTimestamp"), "asked"
+        )
+        assert held[0].defragmenting()
+    until(lambda: defrag(plane, namespace) is None, "the run is gone", 30)
+    until(lambda: not exists(plane, namespace), "the namespace is gone", 60)
+    assert sum(defragmentations(etcd)) == 1
+    assert operator.probe("healthz") == 200
+    # In a namespace on its way out nothing can be created: its Events are lost, and that is all.
+    assert all('resource="events"' in series for series in operator.forbidden())
+    assert operator.complaints() == []
+    operator.terminate()
+
+
+def exists(plane: ControlPlane, namespace: str) -> bool:
+    try:
+        plane.api.request("GET", f"/api/v1/namespaces/{namespace}")
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def test_sigterm_lets_the_member_in_flight_finish_and_another_process_goes_on(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """The drain: no further member is begun, the Lease is given back, the exit code is 0."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    first = start_operator(kubeconfig=proxy.kubeconfig, drain=30.0)
+    first.wait_leading()
+    second = start_operator()
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        in_flight(held)
+        first.signal_stop()
+        until(lambda: any("waits for members" in r["message"] for r in first.records()), "drains")
+        assert first.server.running
+    assert first.wait_exit(30) == 0
+    assert sum(defragmentations(etcd)) == 1
+    second.wait_leading(6)
+    until(lambda: phase_of(plane, namespace) == "Complete", "complete", 30)
+    assert defragmentations(etcd) == [1, 1, 1]
+
+
+def test_a_drain_that_is_too_short_leaves_the_member_to_the_next_process(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D33, D36: the slot stays, the member is waited out, nothing is sent twice."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    first = start_operator(kubeconfig=proxy.kubeconfig, drain=0.5)
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        member = in_flight(held)
+        first.terminate(30)
+        slot = etcd.etcdctl(
+            "get", "etcdmaint.io/lock", "--print-value-only", member=other(etcd, member)
+        )
+        assert member.id_hex in slot.stdout
+        heir = start_operator()
+        heir.wait_leading(5)
+        assert member.defragmenting()
+    until(lambda: phase_of(plane, namespace) == "Complete", "complete", 60)
+    assert defragmentations(etcd) == [1, 1, 1]
+
+
+def other(etcd: EtcdCluster, member: Member) -> Member:
+    return next(each for each in etcd.members if each is not member)
+
+
+def test_of_two_replicas_one_works_and_after_kill_9_the_other_resumes_within_20_s(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D2, D36, D62: at 15/10/2 s, in mid-run."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    leader = start_operator(kubeconfig=proxy.kubeconfig)
+    leader.wait_leading()
+    standby = start_operator()
+    assert standby.probe("readyz") == 200
+    assert not standby.leads()
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        in_flight(held)
+        leader.kill()
+        began = time.monotonic()
+    standby.wait_leading(25)
+    assert time.monotonic() - began < 20.0
+    until(lambda: phase_of(plane, namespace) == "Complete", "complete", 60)
+    assert defragmentations(etcd) == [1, 1, 1]
+
+
+def test_a_finished_run_is_deleted_when_its_time_is_over_also_if_the_operator_was_down(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D5: and one without a time to live is kept."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    first = start_operator()
+    ask(plane, namespace, name="kept")
+    ask(plane, namespace, name="soon", ttlSecondsAfterFinished=0)
+    until(lambda: defrag(plane, namespace, "soon") is None, "gone", 60)
+    ask(plane, namespace, name="later", ttlSecondsAfterFinished=5)
+    until(lambda: phase_of(plane, namespace, "later") == "Complete", "complete", 60)
+    assert first.terminate() == 0
+    assert defrag(plane, namespace, "later") is not None
+    start_operator()
+    until(lambda: defrag(plane, namespace, "later") is None, "gone", 30)
+    assert phase_of(plane, namespace, "kept") == "Complete"
+    assert defragmentations(etcd) == [3, 3, 3]
+
+
+def test_a_paused_annotation_stops_a_run_between_two_members_until_it_goes(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D9: on the EtcdConnection, and then on the run itself."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    start_operator(kubeconfig=proxy.kubeconfig)
+    connection = path_of("etcdconnections", namespace, "etcd")
+    run = path_of("etcddefrags", namespace, "now")
+
+    def reason() -> str:
+        return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
+
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        in_flight(held)
+        annotate(plane, connection, "etcdmaint.io/paused", "true")
+    until(lambda: reason() == "Paused", "paused", 30)
+    assert phase_of(plane, namespace) == "Running"
+    assert sum(defragmentations(etcd)) == 1
+    annotate(plane, run, "etcdmaint.io/paused", "true")
+    annotate(plane, connection, "etcdmaint.io/paused", None)
+    until(
+        lambda: (
+            "this EtcdDefrag" in condition(defrag(plane, namespace) or {}, "Progressing")["message"]
+            or reason() == "Paused"
+        ),
+        "still paused",
+        10,
+    )
+    assert sum(defragmentations(etcd)) == 1
+    annotate(plane, run, "etcdmaint.io/paused", None)
+    until(lambda: phase_of(plane, namespace) == "Complete", "complete", 30)
+    assert defragmentations(etcd) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("by_annotation", [False, True])
+def test_a_dry_run_touches_nothing_and_says_what_would_happen(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+    by_annotation: bool,
+) -> None:
+    """D8: by the spec and by the annotation."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    start_operator()
+    if by_annotation:
+        ask(plane, namespace, annotations={"etcdmaint.io/dry-run": "true"})
+    else:
+        ask(plane, namespace, dryRun=True)
+    until(lambda: phase_of(plane, namespace) == "Complete", "complete", 30)
+    assert {row["reason"] for row in status_of(plane, namespace)["members"]} == {"WouldDefragment"}
+    assert defragmentations(etcd) == [0, 0, 0]
+    assert etcd.etcdctl("get", "etcdmaint.io", "--prefix").stdout == ""
+
+
+def test_a_run_for_a_cluster_that_is_not_there_waits_a_moment_and_fails(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D6: a connection that is applied a moment later is found; one that never comes is not."""
+    start_operator(timing={"missing_grace": 6.0})
+    ask(plane, namespace, name="early")
+    ask(plane, namespace, name="never", cluster="nowhere")
+    until(lambda: phase_of(plane, namespace, "early") == "Pending", "pending", 10)
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    until(lambda: phase_of(plane, namespace, "early") == "Complete", "complete", 30)
+    until(lambda: phase_of(plane, namespace, "never") == "Failed", "failed", 30)
+    failed = condition(defrag(plane, namespace, "never") or {}, "Failed")
+    assert failed["reason"] == "ClusterNotFound"
+    assert "nowhere" in failed["message"]
