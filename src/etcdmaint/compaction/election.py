@@ -1,0 +1,255 @@
+"""One round of the election: who compacts in this interval, and up to which revision.
+
+The rules are kube-apiserver's (its compact.go), since both take part in one election: the version of the
+key `compact_rev_key` is the clock, whoever moves it on by a compare-and-swap has won the interval, and
+compacts to the revision that it saw one interval ago. `decide` is pure; `run_round` sends what follows
+from it. This module must not know when rounds are held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from etcdmaint.errors import EtcdError, PermissionDenied, RevisionCompacted, SpaceExceeded
+from etcdmaint.etcd.types import (
+    Compare,
+    Header,
+    KeyValue,
+    Op,
+    PutOp,
+    RangeOp,
+    RangeResult,
+    TxnResult,
+)
+
+KEY = b"compact_rev_key"
+PHYSICAL_TIMEOUT = 300.0
+"""Seconds that a physical compaction may take before its answer is not waited for any more."""
+
+_DECIMAL = re.compile(rb"[+-]?[0-9]{1,19}")
+
+
+class Store(Protocol):
+    """What a round asks of etcd; an `etcd.client.MemberClient` is one."""
+
+    async def txn(
+        self,
+        compare: Sequence[Compare],
+        success: Sequence[Op],
+        failure: Sequence[Op] = (),
+        *,
+        timeout: float | None = None,
+    ) -> TxnResult:
+        """KV/Txn."""
+
+    async def range(self, key: bytes, *, timeout: float | None = None) -> RangeResult:
+        """KV/Range of one key, linearizable."""
+
+    async def compact(
+        self, revision: int, *, physical: bool = False, timeout: float | None = None
+    ) -> Header:
+        """KV/Compact."""
+
+
+class Result(StrEnum):
+    """How a round ended."""
+
+    WON = "won"
+    LOST = "lost"
+    BOOTSTRAP = "bootstrap"
+    """Won, but with nothing to compact to yet."""
+    ALREADY_COMPACTED = "already_compacted"
+    """Won (or under NOSPACE), and somebody had compacted as far or further."""
+    RAW = "raw"
+    """Under NOSPACE: compacted without the election, which etcd refuses then."""
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one contender remembers from tick to tick.
+
+    `version` of the key that it expects to find, 0 for no key; `revision` of the whole store that it saw
+    at its last tick, 0 before the first. `barred`: etcd lets it write the key but not compact, so it
+    must not win: nobody would compact then.
+    """
+
+    version: int = 0
+    revision: int = 0
+    barred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from the answer to the Txn.
+
+    `compact`: the revision to compact to, 0 for none. `advertised`: what the key says is compacted.
+    `key_revision`: when the key got the version that is now expected of it.
+    """
+
+    result: Result
+    state: State
+    compact: int = 0
+    advertised: int = 0
+    key_revision: int = 0
+    new_world: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round that is over.
+
+    `revision`: compacted as far as this round can tell, 0 where it learned nothing. `swapped`: the key
+    was written, so the election is won, whatever became of the compaction. `key_revision`: when the key
+    got the version that `state` has, 0 where it was not seen. `new_world`: the store is younger than
+    the one remembered, so everything remembered is void.
+    """
+
+    result: Result
+    state: State
+    revision: int = 0
+    swapped: bool = False
+    key_revision: int = 0
+    new_world: bool = False
+    error: EtcdError | None = None
+
+
+def request(state: State) -> tuple[list[Compare], list[Op], list[Op]]:
+    """The Txn of a round: If, Then, Else, exactly as kube-apiserver sends them."""
+    return (
+        [Compare.version(KEY, state.version)],
+        [PutOp(KEY, b"%d" % state.revision)],
+        [RangeOp(KEY)],
+    )
+
+
+def decide(state: State, answer: TxnResult) -> Verdict:
+    """What the answer means for a contender in this state."""
+    head = answer.header.revision
+    if head < state.revision:
+        # Restored from a snapshot: neither the version nor the revision that we know are of this store.
+        return Verdict(
+            Result.BOOTSTRAP if answer.succeeded else Result.LOST, State(), new_world=True
+        )
+    if answer.succeeded:
+        after = State(state.version + 1, head)
+        if state.revision == 0:
+            return Verdict(Result.BOOTSTRAP, after, key_revision=head)
+        return Verdict(Result.WON, after, compact=state.revision, key_revision=head)
+    found = answer.responses[0] if answer.responses else None
+    kv = found.kvs[0] if isinstance(found, RangeResult) and found.kvs else None
+    # The key may have been deleted since we saw it: then the clock stands at 0 again.
+    return Verdict(
+        Result.LOST,
+        State(kv.version if kv else 0, head),
+        advertised=advertised(kv, head) or 0,
+        key_revision=kv.mod_revision if kv else head,
+    )
+
+
+def advertised(kv: KeyValue | None, head: int) -> int | None:
+    """The revision that the key says is compacted: 0 for no key, None where it says nothing sensible.
+
+    `head` is the revision of the store: beyond it nothing can have been compacted.
+    """
+    if kv is None:
+        return 0
+    if not _DECIMAL.fullmatch(kv.value):
+        return None
+    revision = int(kv.value)
+    return revision if 0 <= revision <= head else None
+
+
+async def run_round(
+    store: Store,
+    state: State,
+    *,
+    timeout: float | None = None,
+    physical_timeout: float = PHYSICAL_TIMEOUT,
+) -> Round:
+    """Hold one round, at least one interval after the state was made; raises nothing but cancellation.
+
+    Costs one Txn, and one Compact for the winner; under NOSPACE a Range in between. Timeouts are in
+    seconds. An error leaves the state as it was, unless the Txn had been answered.
+    """
+    try:
+        if state.barred:
+            await _ask_for_rights(store, timeout)
+            state = replace(state, barred=False)
+        answer = await store.txn(*request(state), timeout=timeout)
+    except SpaceExceeded as refusal:
+        return await _without_election(store, state, refusal, timeout, physical_timeout)
+    except EtcdError as error:
+        return Round(Result.ERROR, state, error=error)
+    verdict = decide(state, answer)
+    held = Round(
+        verdict.result,
+        verdict.state,
+        verdict.advertised,
+        swapped=answer.succeeded,
+        key_revision=verdict.key_revision,
+        new_world=verdict.new_world,
+    )
+    return await _compact(store, verdict.compact, held, timeout) if verdict.compact else held
+
+
+async def _without_election(
+    store: Store,
+    state: State,
+    refusal: SpaceExceeded,
+    timeout: float | None,
+    physical_timeout: float,
+) -> Round:
+    """Under NOSPACE even the losing branch is refused, so everybody's compaction is dead.
+
+    The revision of one interval ago is what the winner would have compacted to; compacting twice to it
+    is harmless. Physically, since the space is wanted now. The key follows with the next election.
+    """
+    try:
+        found = await store.range(KEY, timeout=timeout)
+    except EtcdError as error:
+        return Round(Result.ERROR, state, error=error)
+    head = found.header.revision
+    if head < state.revision:
+        return Round(Result.ERROR, State(), new_world=True, error=refusal)
+    kv = found.kvs[0] if found.kvs else None
+    held = Round(
+        Result.RAW,
+        State(kv.version if kv else 0, head),
+        key_revision=kv.mod_revision if kv else head,
+    )
+    if state.revision == 0:
+        return replace(held, result=Result.ERROR, error=refusal)
+    return await _compact(store, state.revision, held, physical_timeout, physical=True)
+
+
+async def _compact(
+    store: Store, revision: int, held: Round, timeout: float | None, *, physical: bool = False
+) -> Round:
+    try:
+        await store.compact(revision, physical=physical, timeout=timeout)
+    except RevisionCompacted:
+        return replace(held, result=Result.ALREADY_COMPACTED, revision=revision)
+    except PermissionDenied as error:
+        return replace(
+            held, result=Result.ERROR, state=replace(held.state, barred=True), error=error
+        )
+    except EtcdError as error:
+        # Not tried again: the next round compacts to a newer revision.
+        return replace(held, result=Result.ERROR, error=error)
+    return replace(held, revision=revision)
+
+
+async def _ask_for_rights(store: Store, timeout: float | None) -> None:
+    """Raise PermissionDenied unless this user may compact by now.
+
+    Revision 1 is the empty store: compacting to it takes nothing from anybody.
+    """
+    try:
+        await store.compact(1, timeout=timeout)
+    except RevisionCompacted:
+        return
