@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import kopf
-from prometheus_client import CollectorRegistry
 
 import etcdmaint
 from etcdmaint.clock import SystemClock
@@ -129,11 +129,11 @@ class Operator:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._stop_kopf = asyncio.Event()
-        self.registry: CollectorRegistry = new_registry()
+        self.registry = new_registry()
         self._state = ProcessState(
             self.registry,
             version=_version(),
-            revision="",
+            revision=os.environ.get("ETCDMAINT_REVISION", ""),
             kopf_version=metadata.version("kopf"),
             lease_name=options.lease_name,
             max_concurrent_runs=options.max_concurrent_runs,
