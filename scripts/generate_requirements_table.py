@@ -1,6 +1,6 @@
 """Writes docs/reference/requirements.md: each numbered requirement and the tests that prove it.
 
-A test proves a number when its docstring or its module's says so: `D12`, `D30 to D32`, `C1–C4`.
+A test proves a number when its docstring or its module's says so: `D12`, `D30 to D32`, `C1-C4`.
 A number without a test is listed as such, with the reason where one is known.
 """
 
@@ -37,7 +37,7 @@ LATER = {
     "R192": "the KEP's scale runs",
 }
 
-_SPAN = re.compile(r"\b([DCHRA])(\d{1,3})(?:\s*(?:to|-|–|…)\s*\1?(\d{1,3}))?\b")
+_SPAN = re.compile(r"\b([DCHRA])(\d{1,3})(?:\s*(?:to|-)\s*\1?(\d{1,3}))?\b")
 
 
 def numbers(text: str) -> set[str]:

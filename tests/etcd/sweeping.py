@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.controlplane.etcd import EtcdCluster
-
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import (
@@ -30,6 +28,7 @@ from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.etcd.access import Access
 from etcdmaint.etcd.endpoint import Endpoint
+from tests.controlplane.etcd import EtcdCluster
 
 MIB = 1 << 20
 SMALL = Rule(free_space_above=4 * MIB, min_reclaim=4 * MIB)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.controlplane.fixtures import EtcdClusterFactory
 
 from etcdmaint.defrag.lock import SLOT_KEY
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import Ending, LeaderTransfer, Outcome, Phase, Role
 from etcdmaint.errors import LeadershipLost
+from tests.controlplane.fixtures import EtcdClusterFactory
 
 from .sweeping import MIB, World, counts, request, row, run, sweep, target
 

@@ -120,8 +120,14 @@ class RunContext:
                 self.in_use[member.id] = status.db_size_in_use
         return observation
 
-    async def until(self, attempt: Callable[[], Awaitable[T]], *, stoppable: bool = True) -> T:
-        """Try until it works, the deadline is over, the patience is at its end, or a stop is asked for."""
+    async def until(
+        self, attempt: Callable[[], Awaitable[T]], *, grace: float = 0.0, stoppable: bool = True
+    ) -> T:
+        """Try until it works, the deadline is over, the patience is at its end, or a stop is asked for.
+
+        `grace` seconds are granted on top of the request's patience. Not `stoppable`: only the deadline
+        ends it, since a member is at stake.
+        """
         began = self.clock.monotonic()
         while True:
             if stoppable and self.surroundings.stopping:
@@ -140,7 +146,7 @@ class RunContext:
                     f"the deadline is over, still waiting: {failure.reason}: {failure}",
                 )
             patience = self.request.patience
-            if patience is not None and waited >= patience:
+            if stoppable and patience is not None and waited >= patience + grace:
                 raise RunOver(_ending(failure), failure.reason, str(failure))
             if not self.ledger.begun or waited >= self.timing.note_after:
                 await self.ledger.wait(failure.reason, str(failure))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 from etcdmaint.defrag.alarms import disarm, judge_alarms
 from etcdmaint.defrag.context import RunContext, RunOver
@@ -30,7 +31,7 @@ async def wait_out(ctx: RunContext) -> RunOver | None:
             "WaitingForMember", f"no further member is touched until {row.name} is proven idle"
         )
         try:
-            await ctx.until(lambda row=row: prove_idle(ctx, row))  # type: ignore[misc]
+            await ctx.until(partial(prove_idle, ctx, row), stoppable=False)
         except RunOver as over:
             return over
     return None

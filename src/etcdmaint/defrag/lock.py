@@ -151,7 +151,9 @@ class Slot:
         if held is not None and other is None:
             if held.value.uid == self._mine.uid:
                 self.previous = held.value
-            elif await is_active(held.value.run, held.value.uid):
+            elif held.value.holder == self._mine.holder and await is_active(
+                held.value.run, held.value.uid
+            ):
                 raise SlotHeld(f"waits for {held.value.run}", holder=held.value.run)
         value = replace(self._mine, since=now.isoformat(timespec="seconds"))
         if self.previous is not None:

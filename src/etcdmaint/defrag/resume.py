@@ -86,7 +86,7 @@ async def resolve_in_flight(ctx: RunContext, row: MemberRow) -> None:
             return None
         return await prove_idle(ctx, row)
 
-    metrics = await ctx.until(attempt)
+    metrics = await ctx.until(attempt, stoppable=False)
     if row.member_id not in {member.id for member in ctx.link.cluster.members}:
         await record_outcome(
             ctx,
@@ -101,7 +101,7 @@ async def resolve_in_flight(ctx: RunContext, row: MemberRow) -> None:
         return
     ran = counted(row, previous, metrics)
     if ran is None:
-        observation = await ctx.until(lambda: _sizes(ctx))
+        observation = await ctx.until(lambda: _sizes(ctx), stoppable=False)
         due = still_due(ctx.request.rule, ctx.sizes(observation, row.member_id))
         if due:
             await _due_again(ctx, row, "it is still due by the rule")

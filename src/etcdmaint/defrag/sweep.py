@@ -258,7 +258,7 @@ class Sweep:
             Outcome.FAILED
         ):
             if touched:
-                await ctx.until(lambda: settled(ctx))
+                await ctx.until(lambda: settled(ctx), grace=ctx.timing.settle_limit)
             observation = await ctx.until(ctx.gate)
             ctx.check_foreign(observation)
             touched = await self._next_turn(observation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from etcdmaint.defrag.context import RunContext
+from etcdmaint.defrag.context import RunContext, RunOver
 from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge, observe
 from etcdmaint.defrag.plan import AUTO_TRANSFER_SECONDS, expected_seconds, transferee
 from etcdmaint.defrag.rule import evaluate, lacking_room
@@ -103,10 +103,16 @@ async def take_turn(ctx: RunContext, observation: Observation, row: MemberRow) -
     await ctx.ledger.write(
         reason="Defragmenting", message=f"member {row.name} is being defragmented"
     )
-    if ctx.clock.monotonic() - before_write > ctx.timing.note_after:
-        # The store was away for a while: what the gate saw is not fresh any more.
-        observation = await _still_healthy(ctx, row)
-    client = await _mark(ctx, observation, row)
+    try:
+        if ctx.clock.monotonic() - before_write > ctx.timing.note_after:
+            # The store was away for a while: what the gate saw is not fresh any more.
+            observation = await ctx.until(ctx.gate)
+        client = await _mark(ctx, observation, row)
+    except (StopRequested, RunOver):
+        # Nothing was sent: the intent is taken back.
+        ctx.ledger.amend_row(replace(row, reason="", started_at=None))
+        await ctx.ledger.write(reason="Stopped", message=f"stopped before member {row.name}")
+        raise
     timeout = ctx.timing.member_timeout(row.db_size_in_use_before or 0)
     turn = MemberTurn(
         row=row,
@@ -188,7 +194,7 @@ async def _leave_leader(
             Severity.NORMAL, "LeadershipTransferred", f"leadership moved from {row.name} to {name}"
         )
         sentence = f"leadership moved to {name}: {predicted}"
-    return await ctx.until(ctx.gate), sentence
+    return await ctx.until(ctx.gate, grace=ctx.timing.transfer_timeout), sentence
 
 
 async def _verify_leader(ctx: RunContext, target: int) -> None:
@@ -203,16 +209,6 @@ async def _verify_leader(ctx: RunContext, target: int) -> None:
                 "LeaderDisagreement", "the members do not all name the new leader"
             )
         await ctx.clock.sleep(ctx.timing.quick_interval)
-
-
-async def _still_healthy(ctx: RunContext, row: MemberRow) -> Observation:
-    """The gate once more; when a stop comes meanwhile, take the intent back: nothing was sent."""
-    try:
-        return await ctx.until(ctx.gate)
-    except StopRequested:
-        ctx.ledger.amend_row(replace(row, reason="", started_at=None))
-        await ctx.ledger.write(reason="Stopped", message="asked to stop before the next member")
-        raise
 
 
 async def _mark(ctx: RunContext, observation: Observation, row: MemberRow) -> MemberClient:
@@ -236,14 +232,9 @@ async def _mark(ctx: RunContext, observation: Observation, row: MemberRow) -> Me
 
     if ctx.slot is None:
         # Nobody can see us: two who start at the same moment part ways by chance (D64).
-        await ctx.clock.sleep(random.uniform(0, ctx.timing.slotless_pause))  # noqa: S311 - not a secret
-        ctx.check_foreign(await _still_healthy(ctx, row))
-    try:
-        return await ctx.until(mark)
-    except StopRequested:
-        ctx.ledger.amend_row(replace(row, reason="", started_at=None))
-        await ctx.ledger.write(reason="Stopped", message="asked to stop before the next member")
-        raise
+        await ctx.clock.sleep(random.uniform(0, ctx.timing.slotless_pause))  # noqa: S311 - no secret
+        ctx.check_foreign(await ctx.until(ctx.gate))
+    return await ctx.until(mark, grace=ctx.timing.rpc_timeout)
 
 
 def _failed(ctx: RunContext, row: MemberRow, error: EtcdError, seconds: float) -> MemberRow:

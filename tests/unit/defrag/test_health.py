@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from etcdmaint.etcd.metrics import MemberMetrics
 
 from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge
 from etcdmaint.defrag.run import DesiredMember
 from etcdmaint.errors import ClusterNotHealthy, MemberUnreachable, RPCTimeout
+from etcdmaint.etcd.metrics import MemberMetrics
 from etcdmaint.etcd.types import AlarmKind
 
 from .observations import member, observation, status, with_status
