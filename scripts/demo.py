@@ -146,6 +146,7 @@ def main() -> int:
 
 def tell(folder: Path, *, keep: bool) -> None:
     """From nothing to the table."""
+    say(f"Data and logs lie in {folder} until the demo has ended.")
     step("Programs: found, or built once (about ten minutes on two cores) into a cache")
     for name in ("etcd", "kube-apiserver", "kubectl", "helm"):
         say(f"{name:{NAME_WIDTH}}{build.program(name, say)}")

@@ -41,8 +41,8 @@ def _flag(name: str, help_text: str, **keywords: Any) -> click.Option:
 CONNECTION_FLAGS: tuple[click.Option, ...] = (
     _flag(
         "--endpoints",
-        "Where to start, separated by commas: the whole cluster is found from any member. "
-        f"Default: {DEFAULT_ENDPOINT}.",
+        "Where to start, separated by commas: the whole cluster is found from any member.",
+        show_default=DEFAULT_ENDPOINT,
         metavar="HOST:PORT,…",
         multiple=True,
     ),
@@ -61,13 +61,15 @@ CONNECTION_FLAGS: tuple[click.Option, ...] = (
     ),
     _flag(
         "--dial-timeout",
-        "How long to wait for a connection. Default: 2s.",
+        "How long to wait for a connection.",
+        show_default="2s",
         type=Duration(),
         metavar="DURATION",
     ),
     _flag(
         "--command-timeout",
-        "How long each call may take, except Defragment itself. Default: 5s.",
+        "How long each call may take, except Defragment itself.",
+        show_default="5s",
         type=Duration(),
         metavar="DURATION",
     ),
@@ -119,7 +121,7 @@ class Connection:
 
 
 def with_connection(command: Command) -> Command:
-    """Give a click command the connection flags, and the `Connection` as argument `connection`."""
+    """Give a click command the connection flags, after its own, as one argument `connection`."""
 
     @functools.wraps(command)
     def collected(*arguments: Any, **keywords: Any) -> Any:
@@ -127,8 +129,8 @@ def with_connection(command: Command) -> Command:
         return command(*arguments, connection=connection_from(**flags), **keywords)
 
     # click collects a function's options from here, the last one first.
-    known = getattr(command, "__click_params__", [])
-    collected.__click_params__ = [*known, *reversed(CONNECTION_FLAGS)]  # type: ignore[attr-defined]
+    own = getattr(command, "__click_params__", [])
+    collected.__click_params__ = [*reversed(CONNECTION_FLAGS), *own]  # type: ignore[attr-defined]
     return collected  # type: ignore[return-value]
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     "--rule-free-space-above",
     type=Size(),
     metavar="SIZE",
-    help="Defragment a member that would give back more than this. Default: 200Mi.",
+    show_default="200Mi",
+    help="Defragment a member that would give back more than this.",
 )
 @click.option(
     "--rule-quota-usage-above",
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     "--rule-min-reclaim",
     type=Size(),
     metavar="SIZE",
-    help="The least that is worth it under --rule-quota-usage-above. "
-    "Default: 32Mi, or --rule-free-space-above if that is less.",
+    show_default="32Mi, or --rule-free-space-above if that is less",
+    help="The least that is worth it under --rule-quota-usage-above.",
 )
 @click.option(
     "--all", "all_members", is_flag=True, help="Defragment every member, worth it or not."
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     "--move-leader",
     type=click.Choice(["always", "auto", "never"], case_sensitive=False),
     default="always",
-    help="Whether leadership is moved off the leader before its turn: always (the default), auto (if "
+    show_default=True,
+    help="Whether leadership is moved off the leader before its turn: always, auto (if "
     "its turn will take over 2s) or never. Without it etcd leases may be lost, with it some writes "
     "in flight may fail.",
 )
@@ -62,9 +64,10 @@ if TYPE_CHECKING:
     "--wait",
     type=Duration(zero=True),
     default="0s",
+    show_default=True,
     metavar="DURATION",
     help="How long to wait for the cluster to be healthy and free, before the run and before each "
-    "member. Default: 0s, do not wait.",
+    "member.",
 )
 @click.option(
     "--allow-unsafe-version",
@@ -83,7 +86,8 @@ if TYPE_CHECKING:
     "style",
     type=click.Choice([output.TABLE, output.JSON]),
     default=output.TABLE,
-    help="How to write the result. Default: table.",
+    show_default=True,
+    help="How to write the result.",
 )
 def defrag(
     connection: Connection,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -38,7 +39,8 @@ class LazyGroup(click.Group):
         **keywords: Any,
     ) -> None:
         super().__init__(*arguments, **keywords)
-        self.lazy = dict(lazy)
+        # An installation may lack what is of no use in it.
+        self.lazy = {name: each for name, each in lazy.items() if find_spec(each.module)}
         self._leading = leading
 
     def list_commands(self, ctx: click.Context) -> list[str]:

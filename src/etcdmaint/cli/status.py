@@ -45,7 +45,8 @@ NUMBERS = frozenset({"DB SIZE", "IN USE", "RECLAIMABLE", "TERM", "LAG"})
     "style",
     type=click.Choice([output.TABLE, output.JSON, output.YAML]),
     default=output.TABLE,
-    help="How to write it. Default: table.",
+    show_default=True,
+    help="How to write it.",
 )
 def status(connection: Connection, style: str) -> int:
     """Show every member, and who holds the cluster.

@@ -301,4 +301,4 @@ def test_the_flags_become_one_argument_beside_the_commands_own(
     command.main(["--endpoints=a", "--mine=x"], standalone_mode=False)
     assert capsys.readouterr().out == "http://a:2379 x\n"
     names = [parameter.name for parameter in command.params]
-    assert names[: len(module.CONNECTION_FLAGS)] == [f.name for f in module.CONNECTION_FLAGS]
+    assert names == ["mine", *(flag.name for flag in module.CONNECTION_FLAGS)]
