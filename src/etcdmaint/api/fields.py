@@ -21,6 +21,7 @@ MAX_SIZE: Final = 1 << 60
 
 MIN_COMPACTION_INTERVAL: Final = 10.0
 MAX_COMPACTION_INTERVAL: Final = 24 * 3600.0
+MAX_INTERVAL_LENGTH: Final = 32
 
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
@@ -54,6 +55,8 @@ def parse_compaction_interval(value: str | int, field: str = "") -> float:
     """
     if value in ("0", "0s") or (value == 0 and isinstance(value, int) and value is not False):
         return 0.0
+    if isinstance(value, str) and len(value) > MAX_INTERVAL_LENGTH:
+        raise InvalidInput(field, f"has more than {MAX_INTERVAL_LENGTH} characters")
     seconds = parse_duration(str(value) if type(value) is int else value, field)  # type: ignore[arg-type]
     if not MIN_COMPACTION_INTERVAL <= seconds <= MAX_COMPACTION_INTERVAL:
         raise InvalidInput(field, f"{quoted(value)} is not from 10s to 24h, nor 0 for off")

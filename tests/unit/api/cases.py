@@ -314,6 +314,12 @@ def _connection_refused() -> Iterator[Case]:
         yield Case(f"clientCertSecretRef {value!r}", spec, "spec.tls.clientCertSecretRef")
         spec = connection(tls=TLS, auth={"credentialsSecretRef": value})
         yield Case(f"credentialsSecretRef {value!r}", spec, "spec.auth.credentialsSecretRef")
+    spec = connection(tls={**TLS, "clientCertSecretRef": {}})
+    yield Case("a client without a name", spec, "spec.tls.clientCertSecretRef.name", "equired")
+    spec = connection(tls=TLS, auth={"credentialsSecretRef": {}})
+    yield Case(
+        "a credential without a name", spec, "spec.auth.credentialsSecretRef.name", "equired"
+    )
     yield Case("TLS without a CA", connection(tls={}), "spec.tls.caSecretRef", "equired")
     yield Case(
         "auth without a Secret", connection(tls=TLS, auth={}), "spec.auth.credentialsSecretRef"
@@ -354,7 +360,19 @@ def _connection_refused() -> Iterator[Case]:
         yield Case(f"quotaBackendBytes {value!r:.70}", spec, "spec.quotaBackendBytes")
     for value in (
         *("", "5", "5 m", " 5m", "5m ", "5m\n", "-5m", "-0", "0m", "9s", "9999ms", "24h1ns", "25h"),
-        *("1d", "PT5M", "5M", "1e3s", "1_0m", "\u0665m", "five", "1h30", ".s", "9" * 32 + "h"),
+        *(
+            "1d",
+            "PT5M",
+            "5M",
+            "1e3s",
+            "1_0m",
+            "\u0665m",
+            "five",
+            "1h30",
+            ".s",
+            "9" * 32 + "h",
+            "0" * 32 + "5m",
+        ),
         *("9223372037s", "87600h", 1, 300, -1, 5.5, True, False, [], {}),
     ):
         spec = connection(compaction={"interval": value})

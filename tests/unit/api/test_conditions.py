@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etcdmaint.api.conditions import (
@@ -96,6 +96,7 @@ def test_the_input_is_never_changed() -> None:
     assert before == copy
 
 
+@settings(max_examples=50)
 @given(st.lists(st.none() | st.dictionaries(st.sampled_from(["type", "status"]), st.text())))
 def test_any_list_gives_one_entry_a_type(before: list[Any]) -> None:
     types = [entry["type"] for entry in healthy(before)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etcdmaint.api.connection import parse_connection
@@ -40,12 +40,14 @@ def test_each_form_that_is_documented_can_be_dialled(text: str) -> None:
     assert Endpoint.parse(text).port
 
 
+@settings(max_examples=50)
 @given(TEXTS)
 def test_whatever_is_taken_can_be_dialled(text: str) -> None:
     if taken([text]):
         Endpoint.parse(text)
 
 
+@settings(max_examples=50)
 @given(TEXTS, TEXTS)
 def test_two_endpoints_that_are_taken_together_are_two(one: str, two: str) -> None:
     if taken([one, two]):
