@@ -66,6 +66,9 @@ class Sending:
     metadata: tuple[tuple[str, str], ...]
 
 
+# Seconds by which a server may be ahead of us with one deadline.
+_SLACK = 0.05
+
 Exchange = Callable[[Sending], Awaitable[Any]]
 
 
@@ -128,7 +131,7 @@ class Caller:
         code = "OK"
         try:
             channel = await self.connection.ready(min(deadline, begun + self.timeout))
-            with self.connection:
+            with self.connection.holding(channel):
                 return await self._authorized(channel, rpc, body, deadline, exchange)
         except EtcdError as failure:
             code = failure.code
@@ -159,11 +162,14 @@ class Caller:
 
     async def _translated(self, sending: Sending, exchange: Exchange) -> Any:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        deadline = loop.time() + sending.seconds
         try:
             return await exchange(sending)
         except aio.AioRpcError as failure:
             code, details = failure.code().name, failure.details() or ""
+            if code == "CANCELLED" and loop.time() > deadline - _SLACK:
+                # The server's clock ran out first, and its reset of the stream was the faster.
+                code = "DEADLINE_EXCEEDED"
         except TimeoutError:
             code, details = "DEADLINE_EXCEEDED", ""
         except DecodeError:
@@ -174,10 +180,10 @@ class Caller:
             if not self.connection.closed or task is None or task.cancelling():
                 raise
             code, details = "CANCELLED", ""
-        raise self.fault(sending.rpc, code, details, loop.time() - begun)
+        raise self.fault(sending.rpc, code, details, sending.seconds)
 
     def fault(self, rpc: Rpc, code: str, details: str, seconds: float) -> EtcdError:
-        """The exception for a call that failed after it was sent, `seconds` later."""
+        """The exception for a call that failed after it was sent with `seconds` to go."""
         return fault(
             code,
             details,

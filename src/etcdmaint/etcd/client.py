@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
+from grpc import aio
+
 from etcdmaint import errors
 from etcdmaint.etcd import messages
 from etcdmaint.etcd.access import Access
@@ -271,16 +273,15 @@ class MemberClient:
             start_revision=start_revision,
             progress_notify=progress_notify,
         )
-        watch = await self._caller.call(
-            _WATCH, pb.WatchRequest(create_request=request), timeout, self._open_watch
-        )
-        with self._caller.connection:
+        create = pb.WatchRequest(create_request=request)
+        channel, watch = await self._caller.call(_WATCH, create, timeout, self._open_watch)
+        with self._caller.connection.holding(channel):
             try:
                 yield watch
             finally:
                 watch.cancel()
 
-    async def _open_watch(self, sending: Sending) -> Watch:
+    async def _open_watch(self, sending: Sending) -> tuple[aio.Channel, Watch]:
         call = sending.channel.stream_stream(_WATCH.path)(
             metadata=(*sending.metadata, ("hasleader", "true"))
         )
@@ -291,7 +292,7 @@ class MemberClient:
         except BaseException:
             watch.cancel()
             raise
-        return watch
+        return sending.channel, watch
 
     # Auth
 

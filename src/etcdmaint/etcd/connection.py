@@ -9,8 +9,10 @@ unknown (ConnectionLost). This module knows no RPC.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from typing import Self
+from collections import Counter
+from collections.abc import Iterator
 
 # gRPC writes to stderr by itself; its own variable still switches that on.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -38,8 +40,11 @@ class Connection:
         self._server_name = (access.tls and access.tls.server_name) or endpoint.host
         self._keepalive = keepalive
         self._channel: aio.Channel | None = None
+        # Channels that have failed while calls were still open on them, as when a server says
+        # goodbye. Closing one would cancel its calls.
+        self._retired: list[aio.Channel] = []
+        self._calls: Counter[aio.Channel] = Counter()
         self._connecting = asyncio.Lock()
-        self._calls = 0
         self.closed = False
 
     async def ready(self, deadline: float) -> aio.Channel:
@@ -58,7 +63,7 @@ class Connection:
                 return self._channel
         except TimeoutError:
             raise self._unreachable(
-                MemberUnreachable(f"no connection within {deadline - begun:.3g} s")
+                MemberUnreachable(f"no connection within {round(deadline - begun, 2):g} s")
             ) from None
 
     def _is_ready(self) -> bool:
@@ -72,6 +77,9 @@ class Connection:
             raise self._unreachable(TLSFailed("http:// is not dialled where TLS is configured"))
         if self._tls is None and self._endpoint.secure:
             raise self._unreachable(TLSFailed("https:// needs a CA to verify it with"))
+        if self._channel is not None and self._channel.get_state() in _FAILED:
+            # An attempt from before, perhaps of gRPC's own accord: it tells nothing about now.
+            await self._drop()
         if self._channel is None:
             self._channel = self._open()
         channel = self._channel
@@ -125,23 +133,28 @@ class Connection:
             f"{self._endpoint}: {why}", code="UNAVAILABLE", endpoint=str(self._endpoint)
         )
 
-    def __enter__(self) -> Self:
-        """Hold the channel for a call: closing it would cancel the call."""
-        self._calls += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._calls -= 1
+    @contextlib.contextmanager
+    def holding(self, channel: aio.Channel) -> Iterator[None]:
+        """Within the `with`, the channel is not closed by anything but `close`."""
+        self._calls[channel] += 1
+        try:
+            yield
+        finally:
+            self._calls[channel] -= 1
 
     async def _drop(self) -> None:
-        # A channel that could not connect would wait longer and longer before it tries again.
-        if self._calls == 0 and self._channel is not None:
-            channel, self._channel = self._channel, None
-            await channel.close()
+        # A channel that has failed waits longer and longer before it tries again, so the next
+        # attempt gets a fresh one.
+        channel, self._channel = self._channel, None
+        mine = [*self._retired, *([channel] if channel is not None else [])]
+        self._retired = [each for each in mine if self._calls[each] > 0]
+        for each in mine:
+            if each not in self._retired:
+                del self._calls[each]
+                await each.close()
 
     async def close(self) -> None:
         """Close the channel; calls that are still open end as ConnectionLost."""
         self.closed = True
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        self._calls.clear()
+        await self._drop()

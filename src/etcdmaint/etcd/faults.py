@@ -66,12 +66,13 @@ def fault(
 ) -> EtcdError:
     """The exception for a call that was sent and failed.
 
-    `proven` says that this peer has answered as etcd before. Whatever cannot be told for certain
-    becomes ConnectionLost (the outcome is unknown), never MemberUnreachable (nothing was done).
+    `seconds` is what it was given. `proven` says that this peer has answered as etcd before.
+    Whatever cannot be told for certain becomes ConnectionLost (the outcome is unknown), never
+    MemberUnreachable (nothing was done).
     """
     kind = classify(code, details, proven=proven)
-    if kind is errors.RPCTimeout and not details.startswith("etcdserver"):
-        text = f"no answer within {seconds:.3g} s"
+    if kind is errors.RPCTimeout and not details.startswith(("etcdserver", "context")):
+        text = f"no answer within {round(seconds, 2):g} s"
     elif kind is errors.NotEtcd:
         text = "what answers there is not etcd"
     else:

@@ -63,7 +63,7 @@ async def read_metrics(
                 writer.write(f"GET /metrics HTTP/1.0\r\nHost: {dialled.target}\r\n\r\n".encode())
                 page = await _read(reader)
     except TimeoutError:
-        raise RPCTimeout(f"{where}: no answer within {timeout:.3g} s") from None
+        raise RPCTimeout(f"{where}: no answer within {round(timeout, 2):g} s") from None
     except (OSError, ValueError) as fault:
         why = refusal(fault, secure=endpoint.secure)
         raise type(why)(f"{where}: {why}", endpoint=str(endpoint)) from None
