@@ -35,15 +35,18 @@ async def defragmenting(member: Member) -> None:
     await until(inflight)
 
 
+def thread_states(member: Member) -> list[str]:
+    """One letter for each thread, as the kernel tells it."""
+    stats = Path(f"/proc/{member.pid}/task").glob("*/stat")
+    return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
+
+
 async def freeze(member: Member) -> None:
     """Pause a member, and wait until the last of its threads has stopped."""
     member.pause()
 
-    threads = Path(f"/proc/{member.pid}/task")
-
     async def still() -> bool:
-        stats = [path.read_text() for path in threads.glob("*/stat")]
-        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+        return set(thread_states(member)) == {"T"}
 
     await until(still)
 

@@ -6,6 +6,7 @@ revision, is the caller's part. This module must not know how the stream is open
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,6 +104,12 @@ class Watch:
             raise self._fault(failure.code().name, failure.details() or "") from None
         except DecodeError:
             raise self._fault("INTERNAL", "") from None
+        except asyncio.CancelledError:
+            # The client was closed; a cancelled caller is another thing.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise self._fault("CANCELLED", "") from None
         self._header = messages.header(answer.header)
         if answer.compact_revision:
             raise errors.RevisionCompacted(
