@@ -1,1 +1,1 @@
-"""Hostile bytes for everything that decodes what is stored or configured: `python -m tests.fuzz`."""
+"""Hostile bytes for everything that decodes what is stored or configured."""

@@ -1,8 +1,8 @@
 """A plain driver for the bulk: mutated frames into `frame.decode`, counted by family and outcome.
 
-A coverage-guided fuzzer sees nothing inside of the C libraries that do the work here, so its guidance
-buys little and its bookkeeping costs most of the time. This loop does nothing but mutate, decode and
-count; the invariants that cost more than the decoding are checked on every hundredth input.
+A coverage-guided fuzzer sees nothing inside of the C libraries that do the work here, so its
+guidance buys little and its bookkeeping costs most of the time. This loop does nothing but mutate,
+decode and count; what costs more than decoding is checked on every hundredth input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BATCH = 200_000
 
 
 def run(inputs: int, seed: int, seconds: float = float("inf")) -> Counter[tuple[str, str]]:
-    """Decode so many mutated frames, or as many as fit into the time; say so about once a minute."""
+    """Decode so many mutated frames, or as many as fit into the time; tell each minute."""
     counts: Counter[tuple[str, str]] = Counter()
     source = frames(seed)
     start = spoken = time.monotonic()

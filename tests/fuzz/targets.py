@@ -1,16 +1,23 @@
-"""What must hold for any bytes at all: one function a target, which raises AssertionError if not."""
+"""What must hold for any bytes: one function a target, which raises AssertionError if it does not.
+
+Each gives a word for what became of the input, so that a run can tell how many took which way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from etcdmaint.compression import frame
+from etcdmaint.compression.policy import Policy, Stage, problems
+from etcdmaint.compression.resources import Keyspace
+from etcdmaint.compression.stored_value import identify
+from etcdmaint.errors import InvalidInput
 
 OUTCOMES = ("untouched", "decoded", "checksum", "unsupported", "malformed")
 
 
 def decode(value: bytes) -> str:
-    """R64 to R67: one of three classes or a plaintext within the ceiling, the input as it was."""
+    """R64 to R67, R162: one of three classes or a plaintext within the ceiling; nothing changed."""
     before = bytes(bytearray(value))
     try:
         plaintext = frame.decode(value)
@@ -32,4 +39,33 @@ def decode(value: bytes) -> str:
     return outcome
 
 
-TARGETS: dict[str, Callable[[bytes], str]] = {"decode": decode}
+def policy(value: bytes) -> str:
+    """A policy, or a refusal that tells every problem."""
+    found = problems(value, stage=Stage.BETA, min_compatibility_version="1.38")
+    told = ""
+    try:
+        loaded = Policy.load(value, stage=Stage.BETA, min_compatibility_version="1.38")
+    except InvalidInput as refusal:
+        told = str(refusal)
+    assert bool(told) is bool(found)
+    if told:
+        assert all(problem.fault in told for problem in found)
+        return "refused"
+    assert loaded.rule_for("", "pods").frames(b"\0")
+    return "loaded"
+
+
+def identification(value: bytes) -> str:
+    """A form, whatever the bytes; as a key they are a place or none."""
+    found = identify(value)
+    assert found.size == len(value)
+    location = Keyspace().locate(value)
+    assert location is None or Keyspace().key(location) == value
+    return str(found.form)
+
+
+TARGETS: dict[str, Callable[[bytes], str]] = {
+    "decode": decode,
+    "policy": policy,
+    "identify": identification,
+}

@@ -25,8 +25,9 @@ from etcdmaint.compression.frame import (
 )
 from etcdmaint.compression.inflation import LIMITER, InflationLimiter
 from etcdmaint.compression.metrics import Direction, Metrics, Operation, Outcome
-from etcdmaint.compression.policy import Policy, Rewrite, Rule
+from etcdmaint.compression.policy import Policy
 from etcdmaint.compression.resources import INTERNAL, Keyspace
+from etcdmaint.compression.rule import Rewrite, Rule
 
 __all__ = ["Delegate", "Identity", "Transformer", "Transformers"]
 
