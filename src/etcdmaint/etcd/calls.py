@@ -20,7 +20,7 @@ from etcdmaint.etcd.connection import Connection
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.faults import fault
 from etcdmaint.etcd.session import Session
-from etcdmaint.etcd.types import Header, format_id
+from etcdmaint.etcd.types import format_id
 
 
 class RpcObserver(Protocol):
@@ -72,6 +72,18 @@ _SLACK = 0.05
 Exchange = Callable[[Sending], Awaitable[Any]]
 
 
+class Answerer(Protocol):
+    """What an answer tells of who gave it: a header."""
+
+    @property
+    def cluster_id(self) -> int:
+        """Of which cluster."""
+
+    @property
+    def member_id(self) -> int:
+        """Which member."""
+
+
 async def one_answer(sending: Sending) -> Any:
     """A unary call."""
     call = sending.channel.unary_unary(sending.rpc.path)
@@ -119,7 +131,7 @@ class Caller:
         """Send a request and give the answer, from whom it should be."""
         answer = await self.call(rpc, request, timeout, one_answer)
         if rpc.has_header:
-            self._verify(rpc, answer.header)
+            self.verify(rpc, answer.header)
         return answer
 
     async def call(self, rpc: Rpc, request: Any, timeout: float | None, exchange: Exchange) -> Any:
@@ -200,7 +212,8 @@ class Caller:
             endpoint=str(self.endpoint),
         )
 
-    def _verify(self, rpc: Rpc, header: Header) -> None:
+    def verify(self, rpc: Rpc, header: Answerer) -> None:
+        """Raise WrongMember, or NotEtcd, unless this is from whom it should be."""
         found = Identity(header.cluster_id, header.member_id)
         if found.cluster_id == 0 or found.member_id == 0:
             raise self._not_etcd(rpc)

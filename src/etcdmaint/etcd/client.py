@@ -94,6 +94,11 @@ class MemberClient:
         """The address as it was given: what is dialled may be another one, by the address map."""
         return self._caller.endpoint
 
+    @property
+    def caller(self) -> Caller:
+        """For the modules of this package that have calls of their own."""
+        return self._caller
+
     def expect(self, identity: Identity) -> None:
         """From now on take answers from nobody else."""
         self._caller.identity = identity

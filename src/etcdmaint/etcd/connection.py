@@ -106,6 +106,9 @@ class Connection:
             ("grpc.enable_retries", 0),
             ("grpc.max_receive_message_length", _LARGEST_ANSWER),
             ("grpc.max_send_message_length", -1),
+            # What the peer may send ahead of its reader: gRPC would widen it to tens of megabytes.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 1 << 20),
             # A host that vanishes under a long call is noticed by pings, sent only while a call is
             # open (etcd hangs up on more). ping_timeout_ms is the one that ends the call;
             # without max_pings_without_data = 0 they would stop after the second.
