@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,6 +27,7 @@ from .commandline import SLOT, endpoints
 
 pytestmark = pytest.mark.etcd
 
+T = TypeVar("T")
 PASSWORD = "correct-horse-battery"
 WRONG = "hunter2-and-more"
 
@@ -52,10 +54,23 @@ def document(etcdmaint: CommandLine, *arguments: str, code: int = 0) -> dict[str
     return found
 
 
+def unchanged(cluster: EtcdCluster, ask: Callable[[], T]) -> T | None:
+    """What was answered, if the members were the same before and afterwards."""
+    before = [member.status() for member in cluster.members]
+    answer = ask()
+    return answer if [member.status() for member in cluster.members] == before else None
+
+
 def test_every_member_is_told_as_etcd_itself_tells_it(
     cluster: EtcdCluster, etcdmaint: CommandLine
 ) -> None:
-    told = document(etcdmaint, f"--endpoints={cluster.members[1].client_url}")
+    # etcd counts what is in use some time after the last write.
+    told = wait_until(
+        lambda: unchanged(
+            cluster, lambda: document(etcdmaint, f"--endpoints={cluster.members[1].client_url}")
+        ),
+        "members that stay as they are meanwhile",
+    )
     assert [member["name"] for member in told["members"]] == ["etcd-0", "etcd-1", "etcd-2"]
     leader = cluster.leader()
     for row, member in zip(told["members"], cluster.members, strict=True):
@@ -346,16 +361,18 @@ def test_a_cluster_with_auth_asks_for_a_user(guarded: EtcdCluster, etcdmaint: Co
 def test_status_takes_at_most_twice_as_long_as_importing_grpc_and_rich(
     cluster: EtcdCluster,
 ) -> None:
-    """Issue 3, section 7. The best of several in turns, since the machine may be busy."""
+    """Issue 3, section 7: in processor time, which other tests' load does not change. The benchmarks
+    have it by the clock."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     bare = [sys.executable, "-c", "import grpc, rich.table"]
     ours = [sys.executable, "-m", "etcdmaint", "status", endpoints(cluster)]
 
     def seconds(command: list[str]) -> float:
-        began = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, capture_output=True, env=environment)
-        return time.monotonic() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     seconds(ours)
-    pairs = [(seconds(bare), seconds(ours)) for _ in range(7)]
+    pairs = [(seconds(bare), seconds(ours)) for _ in range(5)]
     assert min(our for _, our in pairs) <= 2 * min(base for base, _ in pairs)

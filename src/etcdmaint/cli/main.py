@@ -6,6 +6,7 @@ an exit code, never a traceback, and never a secret that a library put into an e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -79,7 +80,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """The console script."""
-    sys.exit(run())
+    code = run()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    # Everything is closed and written. To take the interpreter apart would take as long as it took
+    # to ask etcd.
+    os._exit(code)
 
 
 def _explain(error: BaseException) -> int:
