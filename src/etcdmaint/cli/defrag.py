@@ -106,8 +106,8 @@ def defrag(
     """Defragment the members that are worth it: one at a time, followers before the leader.
 
     Nothing is touched unless every member is there, healthy and caught up; this is judged again
-    before each member. Ctrl-C finishes the member in flight and stops; a second one leaves at once,
-    while etcd goes on with that member.
+    before each member. Ctrl-C (or SIGTERM) finishes the member in flight and stops; a second one
+    leaves at once, while etcd goes on with that member.
     """
     from etcdmaint.cli.outcome import exit_code, show, verdict
     from etcdmaint.cli.rule_flags import rule_from

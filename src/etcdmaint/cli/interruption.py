@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a sweep goes on.
+"""Ctrl-C, SIGTERM and a terminal that goes away while a sweep goes on.
 
 The first asks the sweep to stop after the member in flight, because etcd cannot be told to stop. The
 second leaves at once, and says what etcd is still doing.
@@ -18,7 +18,7 @@ from etcdmaint.cli.progress import Progress
 
 T = TypeVar("T")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING_SECONDS = 1.0
 """How long the sweep may take to let go of what it holds, when it is left."""
 
@@ -42,6 +42,7 @@ class Interruption:
         self._progress = progress
         self._task: asyncio.Task[Any] | None = None
         self._left = False
+        self._handled: tuple[signal.Signals, ...] = ()
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do the work and keep the progress moving; None when it was left in the middle."""
@@ -100,7 +101,10 @@ class Interruption:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        # Whoever says nohup means it.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._handled = SIGNALS[:-1] if ignored else SIGNALS
+        for number in self._handled:
             loop.add_signal_handler(number, self._interrupted)
         return self
 
@@ -111,5 +115,5 @@ class Interruption:
         trace: TracebackType | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in self._handled:
             loop.remove_signal_handler(number)

@@ -6,6 +6,7 @@ what happens and must not know why.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,8 +87,9 @@ class PlainProgress:
         """Nothing: every change that matters is an event too."""
 
     def say(self, text: str) -> None:
-        """One line on standard error."""
-        print(one_line(text), file=sys.stderr, flush=True)
+        """One line on standard error; a terminal that has gone away must not stop the run."""
+        with contextlib.suppress(OSError):
+            print(one_line(text), file=sys.stderr, flush=True)
 
     def tick(self) -> None:
         """A sign of life."""
@@ -124,15 +126,18 @@ class LiveProgress(PlainProgress):
 
     def say(self, text: str) -> None:
         """One line above the living one."""
-        self._console.print(one_line(text), soft_wrap=True)
+        with contextlib.suppress(OSError):
+            self._console.print(one_line(text), soft_wrap=True)
 
     def tick(self) -> None:
         """Draw the line anew."""
-        self._live.update(self._line(), refresh=True)
+        with contextlib.suppress(OSError):
+            self._live.update(self._line(), refresh=True)
 
     def close(self) -> None:
         """Give the terminal back as it was."""
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
     def _line(self) -> Any:
         from rich.text import Text

@@ -142,6 +142,17 @@ def test_plain_progress_is_used_where_nobody_watches(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
+def test_a_terminal_that_has_gone_away_does_not_stop_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    PlainProgress(Watch()).turn(TURN)
+
+
 def live(watch: Watch) -> tuple[LiveProgress, io.StringIO]:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, highlight=False, markup=False)

@@ -81,16 +81,36 @@ async def test_the_first_ctrl_c_asks_to_stop_and_the_work_goes_on_to_its_end(
     assert "stopping as soon as etcd-1 is done" in capsys.readouterr().err
 
 
-async def test_sigterm_is_like_the_first_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_sigterm_and_a_closed_terminal_are_like_the_first_ctrl_c(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     surroundings = TerminalSurroundings(TARGET)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
 
     async def work() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         await surroundings.nap(1000)
 
     async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
         await interruption.guard(work())
     assert "stopping before the next member" in capsys.readouterr().err
+
+
+async def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    surroundings = TerminalSurroundings(TARGET)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await surroundings.nap(0.05)
+
+    try:
+        async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
+            await interruption.guard(work())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not surroundings.stopping
 
 
 async def test_the_second_ctrl_c_leaves_and_says_what_is_still_running(
