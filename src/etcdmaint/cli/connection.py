@@ -23,7 +23,7 @@ from etcdmaint.errors import InvalidInput
 if TYPE_CHECKING:
     from etcdmaint.etcd.access import Access, Tls
     from etcdmaint.etcd.cluster import ClusterClient
-    from etcdmaint.etcd.endpoint import Endpoint
+    from etcdmaint.etcd.endpoint import AddressMap, Endpoint
 
 DEFAULT_ENDPOINT = "127.0.0.1:2379"
 DEFAULT_DIAL_TIMEOUT = 2.0
@@ -175,11 +175,20 @@ def connection_from(
         access=Access(
             tls=tls,
             login=Login(*login) if login else None,
-            address_map=AddressMap.load(etcd_address_map) if etcd_address_map else AddressMap(),
+            address_map=_address_map(etcd_address_map) if etcd_address_map else AddressMap(),
         ),
         dial_timeout=DEFAULT_DIAL_TIMEOUT if dial_timeout is None else dial_timeout,
         command_timeout=DEFAULT_COMMAND_TIMEOUT if command_timeout is None else command_timeout,
     )
+
+
+def _address_map(path: str) -> AddressMap:
+    from etcdmaint.etcd.endpoint import AddressMap
+
+    try:
+        return AddressMap.load(path)
+    except InvalidInput as error:
+        raise InvalidInput("--etcd-address-map", str(error)) from error
 
 
 def _seeds(endpoints: tuple[str, ...], *, asked_for_tls: bool) -> tuple[Endpoint, ...]:

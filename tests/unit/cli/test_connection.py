@@ -239,7 +239,9 @@ def test_a_bad_address_map_names_its_line(etcdmaint: CommandLine, tmp_path: Path
     path.write_text("only-one\n")
     said = etcdmaint("status", "--etcd-address-map", str(path))
     assert said.code == 2
-    assert "line 1" in one_sentence(said)
+    told = one_sentence(said)
+    assert "--etcd-address-map" in told
+    assert "line 1" in told
 
 
 @pytest.fixture
