@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import struct
 import subprocess
 import sys
@@ -249,12 +250,10 @@ def _together(
 
 
 _MEMORY = """
-import random, resource, sys, threading
+import resource, sys, threading
 from etcdmaint.compression import frame
 count = int(sys.argv[1])
-block = random.Random(1).randbytes(frame.MAX_PLAINTEXT_BYTES // 2).hex().encode()
-value = frame.encode(block)
-assert len(frame.decode(value)) == frame.MAX_PLAINTEXT_BYTES
+value = sys.stdin.buffer.read()
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
 gate = threading.Barrier(count)
@@ -272,9 +271,14 @@ print((peak() - before) / count)
 def memory() -> list[tuple[int, float]]:
     """Bytes of resident memory for each inflation of a value at the ceiling, all at once."""
     rows = []
-    for count in (4, 16, 64):
+    block = random.Random(1).randbytes(frame.MAX_PLAINTEXT_BYTES // 2).hex().encode()
+    value = frame.encode(block)
+    for count in (4, 16, 64, 384):
         told = subprocess.run(
-            [sys.executable, "-c", _MEMORY, str(count)], check=True, capture_output=True, text=True
+            [sys.executable, "-c", _MEMORY, str(count)],
+            input=value,
+            check=True,
+            capture_output=True,
         )
         rows.append((count, float(told.stdout)))
         print(f"memory: {count} at once, {rows[-1][1] / 2**20:.2f} MiB each")

@@ -6,10 +6,13 @@ ValueError for bytes that are no message, and for nothing else.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 # A ConfigMap at the ceiling, of the shortest entries there can be, has fewer.
 _MAX_FIELDS = 1 << 18
+_MAX_DEPTH = 32
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -48,6 +51,37 @@ def last(message: bytes, *numbers: int) -> tuple[bytes, ...]:
         if number in found and isinstance(value, bytes):
             found[number] = value
     return tuple(found.values())
+
+
+def dump(message: bytes, depth: int = 0) -> dict[str, Any]:
+    """Every field by its number, for people: text as text, what reads as a message taken apart.
+
+    Without a schema that is a guess: a short text may be shown as a message, or the other way round.
+    """
+    shown: dict[str, Any] = {}
+    for number, value in fields(message):
+        name = str(number)
+        told = _told(value, depth) if isinstance(value, bytes) else value
+        if name not in shown:
+            shown[name] = told
+        elif isinstance(shown[name], list):
+            shown[name].append(told)
+        else:
+            shown[name] = [shown[name], told]
+    return shown
+
+
+def _told(octets: bytes, depth: int) -> Any:
+    try:
+        text = octets.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and (text or not octets):
+        return text
+    if depth < _MAX_DEPTH:
+        with contextlib.suppress(ValueError):
+            return dump(octets, depth + 1)
+    return text if text and not any(ord(letter) < 9 for letter in text) else {"hex": octets.hex()}
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from etcdmaint.cli.check_vectors import octets
+
+__all__ = ["SHARED", "cases", "octets", "parameters", "same"]
+
 _CHECKOUT = Path(__file__).parents[3]
 SHARED = Path(os.environ.get("ETCDMAINT_SHARED", _CHECKOUT.parent / "shared"))
 
@@ -33,31 +37,9 @@ def parameters(name: str, **wanted: object) -> list[Any]:
     ]
 
 
-def octets(described: str | dict[str, Any]) -> bytes:
-    """Expand a byte string of the vectors; one that is only told by its digest has no bytes."""
-    if isinstance(described, str):
-        return bytes.fromhex(described)
-    if "repeat" in described:
-        return bytes.fromhex(described["repeat"]) * described["count"]
-    if "xorshift64" in described:
-        return _xorshift64(int(described["xorshift64"], 16), described["length"])
-    return b"".join(octets(part) for part in described["concat"])
-
-
 def same(value: bytes, described: str | dict[str, Any]) -> bool:
     """Whether these are the bytes described, also where only length and digest are given."""
     if isinstance(described, dict) and "sha256" in described:
         digest = hashlib.sha256(value).hexdigest()
         return (len(value), digest) == (described["length"], described["sha256"])
     return value == octets(described)
-
-
-def _xorshift64(state: int, length: int) -> bytes:
-    mask = (1 << 64) - 1
-    out = bytearray()
-    while len(out) < length:
-        state ^= state << 13 & mask
-        state ^= state >> 7
-        state ^= state << 17 & mask
-        out += state.to_bytes(8, "little")
-    return bytes(out[:length])
