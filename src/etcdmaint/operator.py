@@ -21,11 +21,13 @@ import kopf
 
 import etcdmaint
 from etcdmaint.clock import SystemClock
+from etcdmaint.compaction.registry import Registry
 from etcdmaint.defrag.queue import RunQueue
 from etcdmaint.defrag.run import Fence
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.etcd.endpoint import AddressMap
+from etcdmaint.handlers import compaction as compaction_handlers
 from etcdmaint.handlers import connections as connection_handlers
 from etcdmaint.handlers import defrag as defrag_handlers
 from etcdmaint.handlers.framework import make_settings, register_login
@@ -33,6 +35,7 @@ from etcdmaint.handlers.snapshot import OperatorSnapshot
 from etcdmaint.kube.access import ApiAccess, load_access
 from etcdmaint.kube.client import KubeApi
 from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.compactions import CompactionKeeper
 from etcdmaint.kube.connections import ConnectionMonitor, Pace
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.inventory import RunInventory
@@ -44,6 +47,7 @@ from etcdmaint.observability.http import application, serving
 from etcdmaint.observability.liveness import Checks, Freshness, beat
 from etcdmaint.observability.logging import LogFormat, configure
 from etcdmaint.observability.metrics import (
+    Compactions,
     Defragmentations,
     EtcdRpcs,
     KubernetesRequests,
@@ -179,10 +183,23 @@ class Operator:
                 accept_older_crd=options.accept_older_crd,
             )
         )
+        counts = Compactions(self.registry)
+        self._compactors = Registry(clock, observer=counts)
+        self._compactions = CompactionKeeper(
+            api,
+            clusters,
+            self._compactors,
+            self._events,
+            fence,
+            clock,
+            refusals=counts,
+            observer=rpcs,
+        )
         self._resync = Resync(
             api,
             self._inventory,
             self._connections,
+            self._compactions,
             fence,
             clock,
             active=lambda: self._runner.active,
@@ -252,6 +269,8 @@ class Operator:
         tasks = [
             asyncio.create_task(self._events.run(), name="events"),
             asyncio.create_task(self._connections.run(), name="connections"),
+            asyncio.create_task(self._compactors.run(), name="compactors"),
+            asyncio.create_task(self._compactions.run(), name="compactions"),
             asyncio.create_task(self._resync.run(), name="resync"),
         ]
         holding = None
@@ -305,6 +324,7 @@ class Operator:
         register_login(registry, self._access)
         defrag_handlers.register(registry, self._runner, self._inventory)
         connection_handlers.register(registry, self._connections)
+        compaction_handlers.register(registry, self._compactions)
         existing = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=registry,

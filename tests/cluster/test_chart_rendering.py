@@ -33,7 +33,7 @@ WATCH = {
     ("etcd-operator.cozystack.io", "etcddefrags/status"): {"patch"},
     ("etcdmaint.io", "etcdconnections"): {"get", "list", "watch"},
     ("etcdmaint.io", "etcdconnections/status"): {"patch"},
-    ("etcd-operator.cozystack.io", "etcdclusters"): {"get"},
+    ("etcd-operator.cozystack.io", "etcdclusters"): {"get", "list", "watch"},
     ("etcd-operator.cozystack.io", "etcdmembers"): {"list"},
     ("etcd-operator.cozystack.io", "etcdsnapshots"): {"list"},
     ("", "pods"): {"get"},

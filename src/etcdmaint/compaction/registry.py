@@ -109,7 +109,7 @@ class Registry:
                 await asyncio.Event().wait()
         finally:
             self._group = None
-            for shared in self._shared.values():
+            for shared in tuple(self._shared.values()):
                 await shared.line.close()
 
     def compactors(self) -> dict[int, Compactor]:

@@ -14,7 +14,7 @@ from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence
 from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
 from etcdmaint.kube.inventory import RunInventory, read_run
-from etcdmaint.kube.resources import ETCD_CONNECTIONS, ETCD_DEFRAGS, Resource
+from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, ETCD_DEFRAGS, Resource
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,13 @@ class ConnectionList(Protocol):
         """These are all that exist."""
 
 
+class CompactionList(Protocol):
+    """Who must know which objects may ask for compaction."""
+
+    def replace(self, resource: Resource, objects: Iterable[Json]) -> None:
+        """These are all of that kind."""
+
+
 class Resync:
     """Lists every `interval` seconds, and deletes what is due in between.
 
@@ -40,6 +47,7 @@ class Resync:
         api: KubeApi,
         inventory: RunInventory,
         connections: ConnectionList,
+        compactions: CompactionList,
         fence: Fence,
         clock: Clock,
         *,
@@ -50,6 +58,7 @@ class Resync:
         self._api = api
         self._inventory = inventory
         self._connections = connections
+        self._compactions = compactions
         self._fence = fence
         self._clock = clock
         self._namespaces = tuple(namespaces) or ("",)
@@ -82,7 +91,10 @@ class Resync:
 
     async def _list(self) -> None:
         self._inventory.replace(await self._all(ETCD_DEFRAGS))
-        self._connections.replace(await self._all(ETCD_CONNECTIONS))
+        connections = await self._all(ETCD_CONNECTIONS)
+        self._connections.replace(connections)
+        self._compactions.replace(ETCD_CONNECTIONS, connections)
+        self._compactions.replace(ETCD_CLUSTERS, await self._all(ETCD_CLUSTERS))
 
     async def _all(self, resource: Resource) -> list[Json]:
         found: list[Json] = []

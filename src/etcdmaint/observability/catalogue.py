@@ -282,6 +282,12 @@ COMPACTION_LAST_SUCCESS = Definition(
     "When the compacted revision last advanced, by whomever, as Unix time.",
     ("cluster",),
 )
+COMPACTION_INVALID_INTERVAL = Definition(
+    "etcdmaint_compaction_invalid_interval",
+    Kind.GAUGE,
+    "1 for each object whose compaction interval cannot be read, so that it is not compacted.",
+    CLUSTER_LABELS,
+)
 
 CATALOGUE: tuple[Definition, ...] = tuple(
     value for value in list(globals().values()) if isinstance(value, Definition)

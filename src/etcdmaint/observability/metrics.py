@@ -176,6 +176,15 @@ class Compactions:
         self._revision = _gauge(catalogue.COMPACTION_REVISION, registry)
         self._clock = _gauge(catalogue.COMPACTION_CLOCK, registry)
         self._last_success = _gauge(catalogue.COMPACTION_LAST_SUCCESS, registry)
+        self._invalid = _gauge(catalogue.COMPACTION_INVALID_INTERVAL, registry)
+
+    def refused(self, namespace: str, name: str, kind: str) -> None:
+        """This object's compaction interval cannot be read."""
+        self._invalid.labels(namespace, name, kind).set(1)
+
+    def accepted(self, namespace: str, name: str, kind: str) -> None:
+        """It can, or the object is gone."""
+        self._invalid.remove(namespace, name, kind)
 
     def started(self, cluster: str) -> None:
         """A compactor takes part for this cluster from now on: its rates begin at zero."""

@@ -66,8 +66,7 @@ def test_the_request_is_one_txn_on_the_version_of_the_one_key() -> None:
         ),
         (
             State(3, 1200),
-            f"0a13 1a0f{KEY.hex()} 2003 1219 1217 0a0f{KEY.hex()} 1204 31323030 "
-            + f"1a13 0a11 0a0f{KEY.hex()}",
+            f"0a131a0f{KEY.hex()}2003 12191217 0a0f{KEY.hex()}120431323030 1a130a11 0a0f{KEY.hex()}",
         ),
     ],
 )

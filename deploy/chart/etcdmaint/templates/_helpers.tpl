@@ -74,7 +74,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [patch]
 - apiGroups: [etcd-operator.cozystack.io]
   resources: [etcdclusters]
-  verbs: [get]
+  # list, watch: the annotation that asks for compaction.
+  verbs: [get, list, watch]
 - apiGroups: [etcd-operator.cozystack.io]
   resources: [etcdmembers, etcdsnapshots]
   verbs: [list]

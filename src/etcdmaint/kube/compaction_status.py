@@ -1,0 +1,147 @@
+"""What is told of compaction on an EtcdConnection: from a compactor's view to a status, and when to write.
+
+Pure. The status lives in an etcd that is to stay small: a condition is written when it turns, the
+figures with it or every ten minutes; exact ones are on /metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from etcdmaint.api.conditions import find_condition, set_condition
+from etcdmaint.api.connection import CompactionStatus, EtcdConnectionStatus
+from etcdmaint.api.vocabulary import ConnectionCondition
+from etcdmaint.compaction.compactor import View
+from etcdmaint.compaction.election import Result
+from etcdmaint.errors import EtcdmaintError, PermissionDenied, SpaceExceeded
+from etcdmaint.kube.client import Json
+from etcdmaint.kube.measurement import Verdict
+from etcdmaint.quantities import format_duration
+
+STALLED: Final = "CompactionStalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The condition Compacting to be, and the figures; no figures when there is no compactor."""
+
+    verdict: Verdict
+    figures: CompactionStatus | None = None
+
+
+def account_of(view: View, user: str) -> Account:
+    """What a compactor's view amounts to; `user` is etcd's, "" for none."""
+    figures = CompactionStatus(
+        revision=view.revision or None,
+        clock=view.clock or None,
+        last_won_at=view.last_won_at,
+        last_seen_at=view.last_seen_at,
+    )
+    return Account(_judge(view, user), figures)
+
+
+def unheld(error: EtcdmaintError, interval: float, *, stalled: bool) -> Account:
+    """There is no compactor, since the cluster could not be reached."""
+    if stalled:
+        return Account(Verdict(False, STALLED, f"{_nothing_for(interval)}: {error}"))
+    return Account(Verdict(False, error.reason, str(error)))
+
+
+def paused() -> Account:
+    """The stop button is pressed."""
+    return Account(
+        Verdict(False, "Paused", "an annotation stops compaction; other contenders go on")
+    )
+
+
+def is_stalled(obj: Mapping[str, Any]) -> bool:
+    """Whether the object says already that compaction has stalled."""
+    found = find_condition(_status(obj).conditions, ConnectionCondition.COMPACTING) or {}
+    return found.get("status") == "False" and found.get("reason") == STALLED
+
+
+def says_something(obj: Mapping[str, Any]) -> bool:
+    """Whether the status tells of compaction at all."""
+    status = _status(obj)
+    found = find_condition(status.conditions, ConnectionCondition.COMPACTING)
+    return found is not None or status.compaction is not None
+
+
+def write_account(
+    obj: Mapping[str, Any], account: Account | None, now: datetime, *, stale: bool
+) -> Json | None:
+    """The part of the status to merge in, None when what stands there is good enough.
+
+    `account` None: nobody asks for compaction any more, and nothing is told of it. `stale`: the figures
+    were written long ago.
+    """
+    before = _status(obj)
+    if account is None:
+        if not says_something(obj):
+            return None
+        kept = [c for c in before.conditions if c.get("type") != ConnectionCondition.COMPACTING]
+        return {"conditions": kept, "compaction": None}
+    verdict = account.verdict
+    generation = int(obj.get("metadata", {}).get("generation") or 0)
+    conditions = set_condition(
+        before.conditions,
+        ConnectionCondition.COMPACTING,
+        verdict.status,
+        verdict.reason,
+        verdict.message,
+        generation,
+        now,
+    )
+    old = find_condition(before.conditions, ConnectionCondition.COMPACTING) or {}
+    new = find_condition(conditions, ConnectionCondition.COMPACTING) or {}
+    turned = any(old.get(key) != new.get(key) for key in ("status", "reason", "observedGeneration"))
+    moved = old != new or account.figures != before.compaction
+    if not (turned or (stale and moved)):
+        return None
+    figures = EtcdConnectionStatus(compaction=account.figures).to_wire().get("compaction")
+    return {"conditions": conditions, "compaction": figures}
+
+
+def _judge(view: View, user: str) -> Verdict:
+    if view.stalled:
+        why = f": {_explained(view.error, user)}" if view.error is not None else ""
+        return Verdict(False, STALLED, f"{_nothing_for(view.interval)}{why}")
+    if isinstance(view.error, PermissionDenied):
+        return Verdict(False, PermissionDenied.reason, _explained(view.error, user))
+    if view.last_result is Result.RAW or isinstance(view.error, SpaceExceeded):
+        return Verdict(
+            True,
+            SpaceExceeded.reason,
+            "the NOSPACE alarm is armed, so etcd refuses the election: compacts without it, to the "
+            "revision of one interval ago",
+        )
+    if view.advanced_at is None:
+        return Verdict(None, "Starting", "the first compaction is two intervals away at most")
+    every = f"takes part every {format_duration(view.interval)}"
+    if view.won_last is None:
+        return Verdict(True, "Compacting", f"{every}; nobody has written the key yet")
+    reason = "WonLast" if view.won_last else "OtherWonLast"
+    who = "this operator" if view.won_last else "another contender"
+    return Verdict(True, reason, f"{every}; {who} won last")
+
+
+def _explained(error: EtcdmaintError, user: str) -> str:
+    if not isinstance(error, PermissionDenied):
+        return str(error)
+    who = f"the etcd user {user}" if user else "this client"
+    return (
+        f"{who} may not do it, it needs the role root, or else read and write on the key "
+        f"compact_rev_key and the right to compact: {error}"
+    )
+
+
+def _nothing_for(interval: float) -> str:
+    return f"nothing was compacted for more than two intervals of {format_duration(interval)}"
+
+
+def _status(obj: Mapping[str, Any]) -> EtcdConnectionStatus:
+    status = obj.get("status")
+    return EtcdConnectionStatus.model_validate(dict(status) if isinstance(status, Mapping) else {})

@@ -1,0 +1,356 @@
+"""Has every cluster compacted whose object asks for it, for as long as it asks.
+
+An EtcdConnection asks by its spec, somebody else's EtcdCluster by our annotation. Objects are only
+watched: no finalizer, no annotation of ours on any. The election itself is compaction/'s; what a status
+says of it `compaction_status`'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from etcdmaint.api.connection import parse_connection
+from etcdmaint.api.defrag import ClusterRef
+from etcdmaint.api.fields import parse_compaction_interval
+from etcdmaint.api.metadata import is_paused
+from etcdmaint.api.names import COMPACTION_INTERVAL_ANNOTATION, PAUSED_ANNOTATION
+from etcdmaint.api.vocabulary import ClusterKind
+from etcdmaint.clock import Clock
+from etcdmaint.compaction.compactor import STALLED_AFTER
+from etcdmaint.compaction.registry import Hold, Registry
+from etcdmaint.defrag.run import Fence, Severity
+from etcdmaint.errors import ClusterNotReady, EtcdmaintError, InvalidInput
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.compaction_status import (
+    STALLED,
+    Account,
+    account_of,
+    is_stalled,
+    paused,
+    says_something,
+    unheld,
+    write_account,
+)
+from etcdmaint.kube.events import EventSink
+from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, ObjectRef, Resource
+
+log = logging.getLogger(__name__)
+
+_FIELD = f"metadata.annotations[{COMPACTION_INTERVAL_ANNOTATION}]"
+
+
+class RefusalCounter(Protocol):
+    """Who counts objects whose interval cannot be read."""
+
+    def refused(self, namespace: str, name: str, kind: str) -> None:
+        """This one's cannot, from now on."""
+
+    def accepted(self, namespace: str, name: str, kind: str) -> None:
+        """It can, or the object is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperPace:
+    """Seconds."""
+
+    look: float = 15.0
+    retry: float = 15.0
+    rewrite: float = 600.0
+    rpc_timeout: float = 5.0
+    stall_grace: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Asking:
+    """An object that asks, or has asked, and what is kept of it between two looks."""
+
+    ref: ObjectRef
+    obj: Json
+    since: float
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    hold: Hold | None = None
+    generation: int = -1
+    user: str = ""
+    stalled: bool = False
+    refused: str = ""
+    written_at: float = -math.inf
+
+
+class CompactionKeeper:
+    """Knows all objects that ask, and keeps each one's share in a compactor while `run` runs."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        clusters: Clusters,
+        registry: Registry,
+        events: EventSink,
+        fence: Fence,
+        clock: Clock,
+        *,
+        refusals: RefusalCounter,
+        observer: RpcObserver | None = None,
+        pace: KeeperPace | None = None,
+    ) -> None:
+        self._api = api
+        self._clusters = clusters
+        self._registry = registry
+        self._events = events
+        self._fence = fence
+        self._clock = clock
+        self._refusals = refusals
+        self._observer = observer
+        self._pace = pace or KeeperPace()
+        self._asking: dict[str, _Asking] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def seen(self, resource: Resource, obj: Json) -> None:
+        """The object exists, as it is."""
+        metadata = obj["metadata"]
+        uid = metadata["uid"]
+        known = self._asking.get(uid)
+        if known is None:
+            if _raw_interval(resource, obj) is None and not says_something(obj):
+                return
+            ref = ObjectRef(resource, metadata["namespace"], metadata["name"], uid)
+            known = self._asking[uid] = _Asking(ref, obj, self._clock.monotonic())
+            known.stalled = resource is ETCD_CONNECTIONS and is_stalled(obj)
+            self._start(known)
+            return
+        before, known.obj = known.obj, obj
+        if _wish(resource, before) != _wish(resource, obj):
+            known.changed.set()
+
+    def gone(self, uid: str) -> None:
+        """The object is deleted."""
+        known = self._asking.pop(uid, None)
+        if known is None:
+            return
+        self._accept(known)
+        if known.task is not None:
+            known.task.cancel()
+
+    def replace(self, resource: Resource, objects: Iterable[Json]) -> None:
+        """These are all of that kind."""
+        listed = {obj["metadata"]["uid"]: obj for obj in objects}
+        for uid, known in tuple(self._asking.items()):
+            if known.ref.resource is resource and uid not in listed:
+                self.gone(uid)
+        for obj in listed.values():
+            self.seen(resource, obj)
+
+    async def run(self) -> None:
+        """For ever: what goes wrong with one object stays with it."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for known in self._asking.values():
+                self._start(known)
+            await asyncio.Event().wait()
+
+    def _start(self, known: _Asking) -> None:
+        if self._group is not None:
+            known.task = self._group.create_task(self._keep(known), name=f"compact {known.ref}")
+
+    async def _keep(self, known: _Asking) -> None:
+        try:
+            while True:
+                known.changed.clear()
+                pause = await self._look(known)
+                if pause is None and not known.changed.is_set():
+                    self._asking.pop(known.ref.uid, None)
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause or 0.0):
+                        await known.changed.wait()
+        finally:
+            await self._let_go(known)
+
+    async def _look(self, known: _Asking) -> float | None:
+        """Make true what the object asks for, and tell; how long to wait, None when it asks nothing."""
+        try:
+            interval = self._interval(known)
+            account = await self._serve(known, interval)
+            self._announce(known, account)
+            if known.ref.resource is ETCD_CONNECTIONS:
+                await self._publish(known, account)
+            if account is None and not known.refused:
+                return None
+        except KubeError as error:
+            log.debug("not now", extra={"object": str(known.ref), "error": str(error)})
+            return self._pace.retry
+        except EtcdmaintError as error:
+            log.warning("not told", extra={"object": str(known.ref), "error": str(error)})
+        except Exception:
+            # The outermost shell of one object: the others go on, and so does this one.
+            log.exception("a fault with compaction", extra={"object": str(known.ref)})
+        return self._pace.look if known.hold is not None else self._pace.retry
+
+    def _interval(self, known: _Asking) -> float:
+        """What the object asks for, in seconds; 0 for nothing. A fault is told once."""
+        obj = known.obj
+        try:
+            if known.ref.resource is ETCD_CONNECTIONS:
+                compaction = parse_connection(obj).spec.compaction
+                interval = compaction.interval if compaction else 0.0
+            else:
+                raw = _raw_interval(known.ref.resource, obj)
+                interval = 0.0 if raw is None else parse_compaction_interval(raw, _FIELD)
+        except InvalidInput as error:
+            if "compaction" not in error.field:
+                return 0.0  # the object's condition Reachable says what is wrong with it
+            if known.refused != str(error):
+                known.refused = str(error)
+                ref = known.ref
+                self._refusals.refused(ref.namespace, ref.name, ref.resource.kind)
+                self._events.post(
+                    ref, Severity.WARNING, "InvalidCompactionInterval", f"not compacted: {error}"
+                )
+            return 0.0
+        self._accept(known)
+        return interval
+
+    def _accept(self, known: _Asking) -> None:
+        if known.refused:
+            known.refused = ""
+            self._refusals.accepted(known.ref.namespace, known.ref.name, known.ref.resource.kind)
+
+    async def _serve(self, known: _Asking, interval: float) -> Account | None:
+        """Hold, or let go; what is to be told of it, None for nothing."""
+        metadata = known.obj["metadata"]
+        if interval <= 0 or metadata.get("deletionTimestamp"):
+            await self._let_go(known)
+            return None
+        if is_paused(metadata.get("annotations")):
+            await self._let_go(known)
+            return paused()
+        try:
+            await self._hold(known, interval)
+        except KubeError:
+            raise
+        except EtcdmaintError as error:
+            if known.hold is None:
+                return unheld(error, interval, stalled=self._waits_too_long(known, interval))
+            # What it held goes on: the new way there may be right a little later.
+            log.warning("cannot connect", extra={"object": str(known.ref), "error": str(error)})
+        assert known.hold is not None
+        return account_of(known.hold.compactor.view(), known.user)
+
+    async def _hold(self, known: _Asking, interval: float) -> None:
+        generation = int(known.obj["metadata"].get("generation") or 0)
+        if known.hold is not None and known.generation == generation and not known.hold.astray:
+            if known.hold.interval != interval:
+                known.hold.set_interval(interval)
+            return
+
+        async def dial() -> ClusterClient:
+            return await self._dial(known)
+
+        fresh = await self._registry.hold(dial, interval)
+        old, known.hold, known.generation = known.hold, fresh, generation
+        if old is not None:
+            await old.release()
+        log.info(
+            "takes part in compaction",
+            extra={"object": str(known.ref), "interval_seconds": interval},
+        )
+
+    async def _dial(self, known: _Asking) -> ClusterClient:
+        ref = known.ref
+        kind = ClusterKind(ref.resource.kind)
+        target = await self._clusters.find(ref.namespace, ClusterRef(name=ref.name, kind=kind))
+        if target.paused:
+            raise ClusterNotReady("Paused", target.paused)
+        known.user = target.access.login.user if target.access.login else ""
+        return await ClusterClient.connect(
+            target.seeds,
+            target.access,
+            timeout=self._pace.rpc_timeout,
+            observer=self._observer,
+            metrics_port=target.metrics_port,
+        )
+
+    async def _let_go(self, known: _Asking) -> None:
+        hold, known.hold = known.hold, None
+        known.since = self._clock.monotonic()
+        if hold is not None:
+            await hold.release()
+
+    def _waits_too_long(self, known: _Asking, interval: float) -> bool:
+        waited = self._clock.monotonic() - known.since
+        return waited > STALLED_AFTER * interval + self._pace.stall_grace
+
+    def _announce(self, known: _Asking, account: Account | None) -> None:
+        """One event when it stalls, and one when it is well again."""
+        stalled = account is not None and account.verdict.reason == STALLED
+        if stalled == known.stalled:
+            return
+        known.stalled = stalled
+        if account is None:
+            return
+        if stalled:
+            self._events.post(known.ref, Severity.WARNING, STALLED, account.verdict.message)
+        elif account.verdict.status:
+            self._events.post(
+                known.ref, Severity.NORMAL, "CompactionResumed", account.verdict.message
+            )
+        else:
+            known.stalled = True  # not well yet, only for another reason
+
+    async def _publish(self, known: _Asking, account: Account | None) -> None:
+        now = self._clock.monotonic()
+        stale = now - known.written_at >= self._pace.rewrite
+        if write_account(known.obj, account, self._clock.now(), stale=stale) is None:
+            return
+        ref = known.ref
+        try:
+            obj = await self._api.get(ref.resource, ref.namespace, ref.name)
+            if obj["metadata"]["uid"] != ref.uid:
+                return
+            patch = write_account(obj, account, self._clock.now(), stale=stale)
+            if patch is None:
+                return
+            self._fence.assert_held()
+            version = obj["metadata"]["resourceVersion"]
+            written = await self._api.patch_status(ref, patch, version)
+            if _wish(ref.resource, written) == _wish(ref.resource, known.obj):
+                known.obj = written
+            known.written_at = now
+        except Conflict:
+            # Somebody else was at it: the next look compares with what stands there then.
+            self._api.observer.status_conflict()
+        except NotFound:
+            return
+
+
+def _raw_interval(resource: Resource, obj: Json) -> str | None:
+    """What the object says, unread; None when it says nothing."""
+    if resource is ETCD_CONNECTIONS:
+        spec = obj.get("spec")
+        compaction = spec.get("compaction") if isinstance(spec, dict) else None
+        return None if compaction is None else str(compaction)
+    annotations = obj["metadata"].get("annotations") or {}
+    found = annotations.get(COMPACTION_INTERVAL_ANNOTATION)
+    return None if found is None else str(found)
+
+
+def _wish(resource: Resource, obj: Json) -> tuple[object, ...]:
+    """What of an object makes a difference here."""
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    generation = metadata.get("generation") if resource is ETCD_CONNECTIONS else None
+    return (
+        _raw_interval(resource, obj),
+        annotations.get(PAUSED_ANNOTATION),
+        metadata.get("deletionTimestamp"),
+        generation,
+    )
