@@ -134,7 +134,7 @@ def _default(option: click.Option) -> str:
         return "on" if value is True else ""
     if isinstance(option.show_default, str):
         return f"`{option.show_default}`"
-    return f"`{value}`" if isinstance(value, str | int) and str(value) else ""
+    return f"`{value}`" if isinstance(value, str | int | float) and str(value) else ""
 
 
 def _meaning(option: click.Option) -> str:
