@@ -12,6 +12,7 @@ from etcdmaint.compression.policy import Policy, Stage, problems
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.stored_value import identify
 from etcdmaint.errors import InvalidInput
+from tests.unit.compression.encryption.fuzzing import fuzz_one
 
 OUTCOMES = ("untouched", "decoded", "checksum", "unsupported", "malformed")
 
@@ -68,4 +69,5 @@ TARGETS: dict[str, Callable[[bytes], str]] = {
     "decode": decode,
     "policy": policy,
     "identify": identification,
+    "encryption": fuzz_one,
 }
