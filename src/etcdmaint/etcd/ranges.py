@@ -1,0 +1,226 @@
+"""Reading everything in a range of one member, at one revision and in bounded memory.
+
+etcd 3.7 streams a range. An older one is asked for pages, and with each page it counts the rest of
+the range again: so the range is first cut, where the caller knows how, into parts of a few thousand
+keys. What the keys mean, and what to do when a member or a revision goes away, is the caller's part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from etcdmaint import errors
+from etcdmaint.etcd.calls import Rpc, Sending
+from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.entries import Answer, Chunk, parse
+from etcdmaint.etcd.proto import etcd_pb2 as pb
+
+__all__ = ["Cuts", "RangeReader", "no_cuts"]
+
+_RANGE = Rpc("/etcdserverpb.KV/Range", pb.RangeResponse)
+_RANGE_STREAM = Rpc("/etcdserverpb.KV/RangeStream", pb.RangeStreamResponse, has_header=False)
+
+# A part that is larger than this, in keys, is cut in two if anybody knows where.
+_PART_KEYS = 10_000
+# A page has about so many bytes. Where this means fewer than 1,000 keys, a page is so expensive to
+# send that counting the rest of the part does not matter.
+_PAGE_BYTES = 2 << 20
+_FIRST_PAGE_KEYS = 64
+_PAGE_KEYS = 10_000
+
+Cuts = Callable[[bytes, bytes], Sequence[bytes]]
+"""Keys inside a range (start, end; `b"\\0"`: no end), sorted, at which it may be cut."""
+
+
+async def no_cuts() -> Cuts:
+    """Nothing is known of the keys."""
+    return lambda _start, _end: ()
+
+
+class RangeReader:
+    r"""Reads ranges of one member; `b"\0"` as the end is no end, as the start it is the first key.
+
+    `timeout` is for each message, in seconds. Serializable reads are the member's own, perhaps
+    behind the others. `cuts` is asked for once, and only where etcd cannot stream.
+    """
+
+    def __init__(
+        self,
+        client: MemberClient,
+        *,
+        serializable: bool = True,
+        timeout: float = 10.0,
+        cuts: Callable[[], Awaitable[Cuts]] = no_cuts,
+    ) -> None:
+        self.client = client
+        self._serializable = serializable
+        self._timeout = timeout
+        self._find_cuts = cuts
+        self._cuts: Cuts | None = None
+        self._streams: bool | None = None
+        self._mean = 0.0
+
+    @property
+    def streams(self) -> bool | None:
+        """Whether this etcd streams ranges; None as long as nothing was read."""
+        return self._streams
+
+    async def newest(self, key: bytes = b"\0") -> int:
+        """The newest revision; `key` is one that may be read."""
+        answer = await self.client.range(
+            key, serializable=self._serializable, keys_only=True, timeout=self._timeout
+        )
+        return answer.header.revision
+
+    async def count(self, start: bytes, end: bytes, revision: int = 0) -> int:
+        """How many keys there are."""
+        answer = await self.client.range(
+            start,
+            end,
+            revision=revision,
+            serializable=self._serializable,
+            count_only=True,
+            timeout=self._timeout,
+        )
+        return answer.count
+
+    async def read(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
+        """All keys of the range in their order, in chunks of a megabyte or a few.
+
+        Close it (`aclosing`). Raises RevisionCompacted, also in the middle, and other EtcdErrors.
+        """
+        if self._streams is not False:
+            try:
+                async with aclosing(self._stream(start, end, revision)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except errors.RPCUnsupported:
+                self._streams = False
+            else:
+                return
+        async with aclosing(self._pages(start, end, revision)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def _request(self, start: bytes, end: bytes, revision: int, limit: int = 0) -> Any:
+        return pb.RangeRequest(
+            key=start,
+            range_end=end,
+            limit=limit,
+            revision=revision,
+            serializable=self._serializable,
+        )
+
+    def _note(self, answer: Answer, size: int) -> Chunk:
+        if answer.entries:
+            self._mean = size / len(answer.entries)
+        return Chunk(answer.entries, size)
+
+    async def _stream(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
+        caller = self.client.caller
+        request = self._request(start, end, revision)
+        stream = await caller.call(_RANGE_STREAM, request, self._timeout, self._open)
+        with caller.connection.holding(stream.channel):
+            try:
+                data = stream.first
+                self._streams = True
+                while data is not aio.EOF:
+                    answer = parse(data, streamed=True, mean=self._mean)
+                    chunk = self._note(answer, len(data))
+                    if answer.entries:
+                        yield chunk
+                    # Not held while the next one is on its way.
+                    del answer, chunk
+                    async with asyncio.timeout(self._timeout):
+                        data = await stream.call.read()
+            except aio.AioRpcError as failure:
+                code, details = failure.code().name, failure.details() or ""
+                raise caller.fault(_RANGE_STREAM, code, details, self._timeout) from None
+            except TimeoutError:
+                raise caller.fault(_RANGE_STREAM, "DEADLINE_EXCEEDED", "", self._timeout) from None
+            except DecodeError:
+                raise caller.fault(_RANGE_STREAM, "INTERNAL", "", self._timeout) from None
+            finally:
+                stream.call.cancel()
+
+    async def _open(self, sending: Sending) -> _Stream:
+        # No deadline: a reader that is slow on purpose may take hours.
+        call = sending.channel.unary_stream(sending.rpc.path)(
+            sending.body, metadata=sending.metadata
+        )
+        try:
+            async with asyncio.timeout(sending.seconds):
+                return _Stream(sending.channel, call, await call.read())
+        except BaseException:
+            call.cancel()
+            raise
+
+    async def _pages(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
+        keys = _FIRST_PAGE_KEYS
+        async with aclosing(self._parts(start, end, revision)) as parts:
+            async for first, last in parts:
+                more = True
+                while more:
+                    try:
+                        answer, chunk = await self._page(first, last, revision, keys)
+                    except errors.MessageTooLarge:
+                        if keys == 1:
+                            raise
+                        keys = max(keys // 8, 1)
+                        continue
+                    more = answer.more
+                    if answer.entries:
+                        first = answer.entries[-1].key + b"\0"
+                        fitting = int(_PAGE_BYTES / self._mean)
+                        keys = max(1, min(fitting, 4 * keys, _PAGE_KEYS))
+                        del answer
+                        yield chunk
+                        del chunk
+
+    async def _page(
+        self, start: bytes, end: bytes, revision: int, keys: int
+    ) -> tuple[Answer, Chunk]:
+        caller = self.client.caller
+
+        async def exchange(sending: Sending) -> tuple[Answer, Chunk]:
+            call = sending.channel.unary_unary(sending.rpc.path)
+            data = await call(sending.body, timeout=sending.seconds, metadata=sending.metadata)
+            answer = parse(data, streamed=False, mean=self._mean)
+            return answer, self._note(answer, len(data))
+
+        request = self._request(start, end, revision, keys)
+        answer, chunk = await caller.call(_RANGE, request, self._timeout, exchange)
+        caller.verify(_RANGE, answer)
+        return answer, chunk
+
+    async def _parts(
+        self, start: bytes, end: bytes, revision: int
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        """The range in pieces that are small, or cannot be cut, and not empty."""
+        if self._cuts is None:
+            self._cuts = await self._find_cuts()
+        todo = [(start, end)]
+        while todo:
+            first, last = todo.pop()
+            count = await self.count(first, last, revision)
+            inside = self._cuts(first, last) if count > _PART_KEYS else ()
+            if inside:
+                middle = inside[len(inside) // 2]
+                todo += [(middle, last), (first, middle)]
+            elif count:
+                yield first, last
+
+
+class _Stream:
+    __slots__ = ("call", "channel", "first")
+
+    def __init__(self, channel: aio.Channel, call: Any, first: Any) -> None:
+        self.channel = channel
+        self.call = call
+        self.first = first
