@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from etcdmaint.etcd.access import Access, Login, Tls
@@ -49,6 +50,22 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0)
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+def thread_states(member: Member) -> list[str]:
+    """One letter for each thread, as the kernel tells it."""
+    stats = Path(f"/proc/{member.pid}/task").glob("*/stat")
+    return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
+
+
+async def freeze(member: Member) -> None:
+    """Pause a member, and wait until the last of its threads has stopped."""
+    member.pause()
+
+    async def still() -> bool:
+        return set(thread_states(member)) == {"T"}
+
+    await until(still)
 
 
 class Calls:

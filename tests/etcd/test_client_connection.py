@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from etcdmaint.etcd.types import Compare, PutOp
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.member import Member
-from tests.etcd.dialling import Calls, client_of, until
+from tests.etcd.dialling import Calls, client_of, freeze, until
 
 pytestmark = pytest.mark.etcd
 
@@ -33,22 +32,6 @@ async def defragmenting(member: Member) -> None:
         return await asyncio.to_thread(member.defragmenting)
 
     await until(inflight)
-
-
-def thread_states(member: Member) -> list[str]:
-    """One letter for each thread, as the kernel tells it."""
-    stats = Path(f"/proc/{member.pid}/task").glob("*/stat")
-    return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
-
-
-async def freeze(member: Member) -> None:
-    """Pause a member, and wait until the last of its threads has stopped."""
-    member.pause()
-
-    async def still() -> bool:
-        return set(thread_states(member)) == {"T"}
-
-    await until(still)
 
 
 async def test_a_member_that_dies_in_mid_call_leaves_the_outcome_unknown(single) -> None:
@@ -125,7 +108,7 @@ async def test_a_frozen_host_is_noticed_under_a_long_call_long_before_its_deadli
             await asyncio.wait([sent], timeout=3.0)
             assert not sent.done()
             begun = loop.time()
-            member.pause()
+            await freeze(member)
             assert type(await sent) is errors.ConnectionLost
             assert loop.time() - begun < 10
             member.resume()
@@ -167,7 +150,7 @@ async def test_a_hundred_calls_share_one_connection_and_one_attempt_to_connect(s
     async with client_of(member) as client:
         await asyncio.gather(*(client.put(b"k/%d" % n, b"v") for n in range(100)))
     async with client_of(member) as client:
-        member.pause()
+        await freeze(member)
         results = await asyncio.gather(
             *(client.status(timeout=0.2 + n / 100) for n in range(20)), return_exceptions=True
         )

@@ -19,7 +19,7 @@ from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.member import Member
 from tests.controlplane.tls import ClusterTls
-from tests.etcd.dialling import Calls, at, logged_in, seeds, tls_of, until
+from tests.etcd.dialling import Calls, at, freeze, logged_in, seeds, tls_of, until
 
 pytestmark = pytest.mark.etcd
 
@@ -216,7 +216,7 @@ async def test_a_hung_seed_and_a_hung_member_cost_half_a_timeout_and_not_more(
     loop = asyncio.get_running_loop()
     cluster.leader()
     known = ids(cluster)
-    hung.pause()
+    await freeze(hung)
     begun = loop.time()
     async with await ClusterClient.connect(seeds(cluster), Access(), timeout=1.0) as client:
         assert loop.time() - begun < 1.8
@@ -232,7 +232,7 @@ async def test_a_hung_seed_and_a_hung_member_cost_half_a_timeout_and_not_more(
         assert answered(await client.statuses()) == known
         # One that hangs later keeps its channel: a Defragment may be waiting on it.
         kept = client.client(hung.id)
-        hung.pause()
+        await freeze(hung)
         begun = loop.time()
         statuses = await client.statuses(0.5)
         assert loop.time() - begun < 1.0

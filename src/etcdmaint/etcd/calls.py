@@ -127,9 +127,11 @@ class Caller:
         self._session = session if access.login is not None else None
         self._proven = False
 
-    async def unary(self, rpc: Rpc, request: Any, timeout: float | None) -> Any:
-        """Send a request and give the answer, from whom it should be."""
-        answer = await self.call(rpc, request, timeout, one_answer)
+    async def unary(
+        self, rpc: Rpc, request: Any, timeout: float | None, exchange: Exchange = one_answer
+    ) -> Any:
+        """Send a request and give the one answer, from whom it should be."""
+        answer = await self.call(rpc, request, timeout, exchange)
         if rpc.has_header:
             self.verify(rpc, answer.header)
         return answer

@@ -245,7 +245,7 @@ class MemberClient:
     async def lease_keep_alive(self, lease_id: int, *, timeout: float | None = None) -> int:
         """Lease/LeaseKeepAlive, one beat: the seconds left. LeaseNotFound where it has expired."""
         request = pb.LeaseKeepAliveRequest(id=lease_id)
-        answer = await self._caller.call(_LEASE_KEEP_ALIVE, request, timeout, first_answer)
+        answer = await self._unary(_LEASE_KEEP_ALIVE, request, timeout, first_answer)
         if answer.ttl <= 0:
             raise errors.LeaseNotFound(
                 f"LeaseKeepAlive at {self.endpoint}: lease {format_id(lease_id)} has expired",
@@ -294,6 +294,7 @@ class MemberClient:
         try:
             async with asyncio.timeout(sending.seconds):
                 await watch.open(sending.body)
+            self._caller.verify(_WATCH, watch.header)
         except BaseException:
             watch.cancel()
             raise
