@@ -39,3 +39,14 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Sleep in the running event loop."""
         await asyncio.sleep(seconds)
+
+
+async def came_within(clock: Clock, seconds: float, event: asyncio.Event) -> bool:
+    """Wait for the event, but no longer than so many seconds; whether it came."""
+    async with asyncio.TaskGroup() as group:
+        slept = group.create_task(clock.sleep(seconds))
+        came = group.create_task(event.wait())
+        await asyncio.wait((slept, came), return_when=asyncio.FIRST_COMPLETED)
+        slept.cancel()
+        came.cancel()
+    return event.is_set()

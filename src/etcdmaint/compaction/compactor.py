@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from etcdmaint.clock import Clock
+from etcdmaint.clock import Clock, came_within
 from etcdmaint.compaction.election import (
     KEY,
     PHYSICAL_TIMEOUT,
@@ -209,21 +209,10 @@ class Compactor:
     async def _hold_rounds(self) -> None:
         while True:
             self._changed.clear()
-            if await self._interval_is_over():
+            if self._interval <= 0:
+                await self._changed.wait()
+            elif not await came_within(self._clock, self._interval, self._changed):
                 await self.hold_round()
-
-    async def _interval_is_over(self) -> bool:
-        """Whether a whole interval went by without being changed."""
-        if self._interval <= 0:
-            await self._changed.wait()
-            return False
-        async with asyncio.TaskGroup() as group:
-            slept = group.create_task(self._clock.sleep(self._interval))
-            changed = group.create_task(self._changed.wait())
-            await asyncio.wait((slept, changed), return_when=asyncio.FIRST_COMPLETED)
-            slept.cancel()
-            changed.cancel()
-        return not self._changed.is_set()
 
     async def hold_round(self) -> Round | None:
         """One round now; the caller answers for the interval. None where nobody could be asked."""

@@ -8,7 +8,6 @@ says of it `compaction_status`'.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from etcdmaint.api.fields import parse_compaction_interval
 from etcdmaint.api.metadata import is_paused
 from etcdmaint.api.names import COMPACTION_INTERVAL_ANNOTATION, PAUSED_ANNOTATION
 from etcdmaint.api.vocabulary import ClusterKind
-from etcdmaint.clock import Clock
+from etcdmaint.clock import Clock, came_within
 from etcdmaint.compaction.compactor import STALLED_AFTER
 from etcdmaint.compaction.registry import Hold, Registry
 from etcdmaint.defrag.run import Fence, Severity
@@ -41,7 +40,7 @@ from etcdmaint.kube.compaction_status import (
     write_account,
 )
 from etcdmaint.kube.events import EventSink
-from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, ObjectRef, Resource
+from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef, Resource
 
 log = logging.getLogger(__name__)
 
@@ -169,9 +168,7 @@ class CompactionKeeper:
                 if pause is None and not known.changed.is_set():
                     self._asking.pop(known.ref.uid, None)
                     return
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause or 0.0):
-                        await known.changed.wait()
+                await came_within(self._clock, pause or 0.0, known.changed)
         finally:
             await self._let_go(known)
 

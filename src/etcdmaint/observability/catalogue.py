@@ -285,7 +285,7 @@ COMPACTION_LAST_SUCCESS = Definition(
 COMPACTION_INVALID_INTERVAL = Definition(
     "etcdmaint_compaction_invalid_interval",
     Kind.GAUGE,
-    "1 for each object whose compaction interval cannot be read, so that it is not compacted.",
+    "Always 1, for each object whose compaction interval cannot be read: it is not compacted.",
     CLUSTER_LABELS,
 )
 

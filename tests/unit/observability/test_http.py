@@ -112,6 +112,7 @@ def everything() -> CollectorRegistry:
     compactions.started("00000000000000ab")
     compactions.round("00000000000000ab", "won", 1)
     compactions.advanced("00000000000000ab", 1, 1.0)
+    compactions.refused("a", "b", "EtcdCluster")
     key = ObjectKey("a", "b", "EtcdConnection")
     cluster = ClusterGauges(key, True, True, (MemberGauges(1, True, 3, 2, 4),))
     finished = RunGauges("a", "c", "Complete", cluster=key, completed=2.0)
