@@ -10,7 +10,6 @@ PROGRAMS := etcd etcdctl kube-apiserver kubectl helm
 TEST_PROGRAMS := --all
 MINUTES ?= 5
 WORKERS ?= 2
-export PYTHONDONTWRITEBYTECODE ?= 1
 
 .PHONY: help install doctor programs test unit check format demo bench fuzz docs clean
 

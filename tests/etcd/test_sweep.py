@@ -9,6 +9,7 @@ from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import Ending, LeaderTransfer, Outcome, Phase, Role
 from etcdmaint.errors import LeadershipLost
 from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.processes import wait_until
 
 from .sweeping import MIB, World, counts, request, row, run, sweep, target
 
@@ -197,3 +198,22 @@ async def test_one_member_alone_is_defragmented_in_place(
     assert result.ending is Ending.DONE
     assert counts(cluster) == [1]
     assert "one voter" in result.state.rows[0].message
+
+
+async def test_on_an_idle_cluster_the_run_does_not_judge_by_sizes_of_an_hour_ago(
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D23: after a logical compaction etcd says what it has in use only once something is written."""
+    cluster = etcd_cluster_factory()
+    cluster.fill(bytes_deleted=10 * MIB, compact=False)
+    door = cluster.leader().gateway
+    door.compact(cluster.members[0].status().revision, physical=False)
+    finished = "etcd_debugging_mvcc_db_compaction_last"
+
+    def compacted() -> bool:
+        return all(member.metrics().get(finished, 0) > 0 for member in cluster.members)
+
+    wait_until(compacted, "compacted on every member")
+    result = await run(World(target(cluster)))
+    assert result.ending is Ending.DONE
+    assert counts(cluster) == [1, 1, 1]

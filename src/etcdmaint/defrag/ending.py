@@ -127,7 +127,8 @@ async def end(ctx: RunContext, over: RunOver | None) -> Ending:
     failure = (over.reason, over.message) if over else _failure(ledger.state.rows)
     now = ctx.clock.now()
     done = ledger.state.defragmented
-    summary = f"{done} of {len(ledger.state.rows)} members defragmented"
+    total = len(ledger.state.rows)
+    summary = f"{done} of {total} members defragmented" if total else "nothing was touched"
     if done:
         summary += f", {format_bytes(ledger.state.reclaimed_bytes)} reclaimed"
     if failure is None:

@@ -11,12 +11,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from etcdmaint.defrag.run import DesiredMember
 from etcdmaint.errors import ClusterNotHealthy, EtcdError, LearnerRefused, PermissionDenied
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.metrics import MemberMetrics
 from etcdmaint.etcd.types import Alarm, AlarmKind, Member, MemberStatus, format_id
+
+if TYPE_CHECKING:
+    from etcdmaint.defrag.run import DesiredMember
 
 START_LAG = 1000
 """Raft entries that a voter may be behind when a member's turn begins (D14)."""
@@ -177,7 +180,10 @@ def _judge_presence(observation: Observation, desired: Collection[DesiredMember]
             )
         status = observation.statuses.get(member.id)
         if isinstance(status, EtcdError):
-            raise ClusterNotHealthy(status.reason, f"member {name}: {status}", member=name)
+            told = str(status)
+            if name not in told:
+                told = f"member {name}: {told}"
+            raise ClusterNotHealthy(status.reason, told, member=name)
         if status is None:
             raise ClusterNotHealthy(
                 "MemberUnreachable", f"member {name} was not asked", member=name

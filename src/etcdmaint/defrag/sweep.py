@@ -75,7 +75,7 @@ class Sweep:
             timing=timing,
             instrumentation=counts,
             ledger=Ledger(RunState(), journal, audience, counts),
-            link=Link(timing.rpc_timeout, observer),
+            link=Link(timing.dial_timeout, observer),
         )
 
     async def run(self, state: RunState | None = None) -> RunResult:
@@ -153,6 +153,8 @@ class Sweep:
         try:
             await self._take_slot()
             if observation is not None:
+                # The slot was a write: once it is committed, the sizes are not those of an idle hour ago.
+                await ctx.clock.sleep(ctx.timing.commit_interval)
                 observation = await ctx.gate()
                 ctx.check_foreign(observation)
         except BaseException as error:
@@ -238,14 +240,15 @@ class Sweep:
             MemberRow(name=observation.name(member.id), member_id=member.id)
             for member in observation.members
         )
+        members = f"{len(rows)} members, one at a time" if len(rows) > 1 else "one member"
         await ctx.ledger.write(
             phase=Phase.RUNNING,
             reason="Running",
-            message=f"{len(rows)} members, one at a time",
+            message=members,
             rows=rows,
             started_at=ctx.clock.now(),
         )
-        ctx.audience.event(Severity.NORMAL, "Running", f"{len(rows)} members, one at a time")
+        ctx.audience.event(Severity.NORMAL, "Running", members)
 
     async def _sweep(self) -> None:
         """Every member's turn, in an order made anew before each (D30)."""

@@ -21,6 +21,7 @@ class Timing:
     queue_interval: float = 1.0
     note_after: float = 2.0
     """How long a running sweep may wait before it says so: shorter waits are not worth a write."""
+    dial_timeout: float = 5.0
     rpc_timeout: float = 5.0
     metrics_timeout: float = 2.0
     transfer_timeout: float = 5.0
@@ -28,6 +29,8 @@ class Timing:
     idle_samples: int = 3
     idle_interval: float = 1.0
     missing_grace: float = 30.0
+    commit_interval: float = 0.3
+    """After a write, until every member says what it has in use: an idle etcd never updates it."""
     slotless_pause: float = 3.0
     slot_margin: float = 60.0
     member_timeout: Callable[[int], float] = member_timeout
