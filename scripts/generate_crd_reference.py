@@ -75,6 +75,8 @@ def _kind(spec: dict[str, Any], version: dict[str, Any]) -> str:
         lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
         lines += [_row(*field) for field in _fields(properties[part])]
     lines += ["", f"### {names['kind']}: what is refused", ""]
+    whole = [rule["message"] for rule in schema.get("x-kubernetes-validations", ())]
+    lines += [f"- {message}." for message in whole]
     lines += [f"- `{path}`: {message}." for path, message in _rules(properties["spec"], "spec")]
     return "\n".join([*lines, ""])
 

@@ -33,6 +33,10 @@ WATCH = {
     ("etcd-operator.cozystack.io", "etcddefrags/status"): {"patch"},
     ("etcdmaint.io", "etcdconnections"): {"get", "list", "watch"},
     ("etcdmaint.io", "etcdconnections/status"): {"patch"},
+    ("etcdmaint.io", "storagecompressionconfigurations"): {"get", "list", "watch"},
+    ("etcdmaint.io", "storagecompressionconfigurations/status"): {"patch"},
+    ("", "configmaps"): {"get", "create", "update"},
+    ("", "namespaces[kube-system]"): {"get"},
     ("etcd-operator.cozystack.io", "etcdclusters"): {"get", "list", "watch"},
     ("etcd-operator.cozystack.io", "etcdmembers"): {"list"},
     ("etcd-operator.cozystack.io", "etcdsnapshots"): {"list"},
@@ -98,9 +102,10 @@ def test_the_script_that_copies_them_has_nothing_to_do() -> None:
 
 def test_each_crd_has_its_switch_and_keeping_them_too(tmp_path: Path) -> None:
     without = rendered(tmp_path, "--set=crds.etcdDefrag.install=false", "--set=crds.keep=false")
-    (crd,) = of_kind(without, "CustomResourceDefinition")
-    assert crd["spec"]["names"]["kind"] == "EtcdConnection"
-    assert "annotations" not in crd["metadata"]
+    crds = list(of_kind(without, "CustomResourceDefinition"))
+    kinds = [crd["spec"]["names"]["kind"] for crd in crds]
+    assert kinds == ["EtcdConnection", "StorageCompressionConfiguration"]
+    assert not any("annotations" in crd["metadata"] for crd in crds)
 
 
 def test_cluster_wide_it_may_do_exactly_what_it_does(tmp_path: Path) -> None:

@@ -76,3 +76,21 @@ class ConnectionCondition(StrEnum):
     REACHABLE = "Reachable"
     HEALTHY = "Healthy"
     COMPACTING = "Compacting"
+
+
+class CompressionStage(StrEnum):
+    """How far KEP-6264 has come: which fields the published file may have."""
+
+    ALPHA = "alpha"
+    BETA = "beta"
+
+
+class CompressionCondition(StrEnum):
+    """Condition types of a StorageCompressionConfiguration."""
+
+    VALID = "Valid"
+    PUBLISHED = "Published"
+    SUPPORTED = "Supported"
+    AUDITED = "Audited"
+    CONVERGED = "Converged"
+    DAMAGED = "Damaged"

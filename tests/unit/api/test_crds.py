@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from etcdmaint.api import names
+from etcdmaint.api.compression import StorageCompressionSpec, StorageCompressionStatus
 from etcdmaint.api.connection import EtcdConnectionSpec, EtcdConnectionStatus
 from etcdmaint.api.defrag import EtcdDefragSpec, EtcdDefragStatus
 from etcdmaint.api.schema import wire_name
@@ -92,8 +93,16 @@ def test_lists_in_a_status_are_keyed(crd: str) -> None:
         for path, node in fields(schema(crd)["properties"]["status"])
         if node.get("type") == "array"
     }
-    key = "name" if crd == names.DEFRAG_CRD else "memberID"
-    assert lists == {"members": [key], "conditions": ["type"]}
+    of_kind = {
+        names.DEFRAG_CRD: {"members": ["name"]},
+        names.CONNECTION_CRD: {"members": ["memberID"]},
+        names.COMPRESSION_CRD: {
+            "lastAudit.forms": ["form"],
+            "lastAudit.encryption": ["provider", "keyName"],
+            "lastAudit.resources": ["resource"],
+        },
+    }
+    assert lists == {**of_kind[crd], "conditions": ["type"]}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +112,8 @@ def test_lists_in_a_status_are_keyed(crd: str) -> None:
         (names.DEFRAG_CRD, "status", EtcdDefragStatus),
         (names.CONNECTION_CRD, "spec", EtcdConnectionSpec),
         (names.CONNECTION_CRD, "status", EtcdConnectionStatus),
+        (names.COMPRESSION_CRD, "spec", StorageCompressionSpec),
+        (names.COMPRESSION_CRD, "status", StorageCompressionStatus),
     ],
 )
 def test_the_crd_and_the_model_have_the_same_fields(
@@ -168,6 +179,14 @@ def test_the_names_are_those_of_the_crds() -> None:
             names.CONNECTION_KIND,
             names.CONNECTION_PLURAL,
             "ec",
+        ),
+        (
+            names.COMPRESSION_CRD,
+            names.ETCDMAINT_GROUP,
+            names.ETCDMAINT_VERSION,
+            names.COMPRESSION_KIND,
+            names.COMPRESSION_PLURAL,
+            "scconf",
         ),
     ):
         spec = CRDS[crd]["spec"]

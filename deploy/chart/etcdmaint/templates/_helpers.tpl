@@ -72,6 +72,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [etcdmaint.io]
   resources: [etcdconnections/status]
   verbs: [patch]
+- apiGroups: [etcdmaint.io]
+  resources: [storagecompressionconfigurations]
+  verbs: [get, list, watch]
+- apiGroups: [etcdmaint.io]
+  resources: [storagecompressionconfigurations/status]
+  verbs: [patch]
+# The file of a StorageCompressionConfiguration is published in one.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, create, update]
+# Its UID proves that an etcd is this API server's own. In a Role it counts in kube-system alone.
+- apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: [kube-system]
+  verbs: [get]
 - apiGroups: [etcd-operator.cozystack.io]
   resources: [etcdclusters]
   # list, watch: the annotation that asks for compaction.
