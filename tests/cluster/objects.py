@@ -16,6 +16,7 @@ CONNECTION_API = "etcdmaint.io/v1alpha1"
 CRDS = (
     "etcddefrags.etcd-operator.cozystack.io",
     "etcdconnections.etcdmaint.io",
+    "storagecompressionconfigurations.etcdmaint.io",
 )
 
 
