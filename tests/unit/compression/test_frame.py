@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 from etcdmaint import errors
 from etcdmaint.compression import frame
 from tests.fuzz.mutation import sealed, varint
+
+from .vectors import cases, octets
 
 CEILING = frame.MAX_PLAINTEXT_BYTES
 RANDOM = random.Random(6264)
@@ -90,7 +93,7 @@ def test_a_frame_of_the_future_with_a_longer_header_is_skew() -> None:
 @example(b"")
 @example(b"\0" * 5000)
 def test_any_plaintext_comes_back(plaintext: bytes) -> None:
-    """R6 to R9, R38, R39, R161: round trip, and growth of nine bytes at the most."""
+    """R6 to R9, R38, R39, R160, R161, A8: round trip, and growth of nine bytes at the most."""
     value = frame.encode(plaintext)
 
     assert frame.is_framed(value)
@@ -102,7 +105,7 @@ def test_any_plaintext_comes_back(plaintext: bytes) -> None:
         width = 1 if len(plaintext) < 128 else 2
         assert value[9 : 9 + width] == varint(len(plaintext))
         assert zlib.decompress(value[9 + width :], -15) == plaintext
-        # A8: smaller counts the length too.
+        # Smaller counts the length too.
         assert len(value) < len(plaintext) + frame.HEADER_BYTES
 
 
@@ -310,6 +313,29 @@ def test_the_slot_is_entered_for_an_inflation_and_for_nothing_else() -> None:
     with pytest.raises(frame.MalformedFrame):
         frame.decode(sealed(varint(500) + b"\xff"), slot())
     assert entered == ["in", "out"] * 2
+
+
+def test_whoever_writes_into_etcd_can_forge_a_checksum() -> None:
+    """R98: it protects against accidents; only authenticated encryption protects against people."""
+    value = frame.encode(b"replicas: 1 " * 100)
+    forged = sealed(frame.encode(b"replicas: 9 " * 100)[9:])
+    assert forged != value
+    assert frame.decode(forged) == b"replicas: 9 " * 100
+
+
+REALISTIC = [
+    case
+    for case in cases("frames")
+    if case["kind"] in ("realistic", "deflate_level1") and case["declared_length"] >= 1024
+]
+
+
+@pytest.mark.parametrize("case", REALISTIC, ids=[case["name"] for case in REALISTIC])
+def test_a_frame_is_not_larger_than_gos_by_more_than_a_hundredth(case: dict[str, Any]) -> None:
+    """R11, R167, A18, A19: the same objects, framed by compress/flate at level 1."""
+    theirs = octets(case["value"])
+    ours = frame.encode(frame.decode(theirs))
+    assert len(ours) <= 1.01 * len(theirs)
 
 
 def test_what_was_compressed_before_leaves_no_trace() -> None:

@@ -437,6 +437,27 @@ def test_a_key_that_is_no_known_resources_has_no_transformer(key: bytes) -> None
     assert Transformers(POLICY, lambda *_: Identity()).for_key(key) is None
 
 
+def test_without_a_file_the_whole_chain_writes_what_it_always_wrote_and_reads_frames() -> None:
+    """R43, R60, R115, R165: asserted where the chain is put together; the file is the one switch."""
+    metrics = Recorded()
+    without = Transformers(Policy.absent(), lambda *_: Locked(), metrics=metrics)
+    within = Transformers(POLICY, lambda *_: Locked())
+    for key in (KEY, b"/registry/example.com/widgets/a/b", b"/registry/secrets/a/b"):
+        subject = without.for_key(key)
+        selected = within.for_key(key)
+        assert subject is not None
+        assert selected is not None
+        for size in (0, 1, 1024, 100_000):
+            stored = subject.to_storage(text(size), key)
+            assert stored == Locked().to_storage(text(size), key)
+            assert subject.from_storage(stored, key) == (text(size), False)
+        assert not metrics.counts
+        framed = Locked().to_storage(frame.encode(text(5000)), key)
+        assert subject.from_storage(framed, key) == (text(5000), True)
+        assert selected.from_storage(framed, key)[0] == text(5000)
+        metrics.counts.clear()
+
+
 def test_the_hash_of_the_file_is_reported_once() -> None:
     """R127, R133, R139."""
     metrics = Recorded()
