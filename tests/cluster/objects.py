@@ -18,12 +18,15 @@ CRDS = (
     "etcdconnections.etcdmaint.io",
     "storagecompressionconfigurations.etcdmaint.io",
 )
+FOREIGN = ("etcdclusters", "etcdmembers", "etcdsnapshots")
 
 
 def install_crds(plane: ControlPlane) -> None:
-    """Install our CRDs and wait until they are served."""
+    """Install our CRDs, and another operator's, and wait until they are served."""
     plane.apply(ROOT / "crds")
-    for crd in CRDS:
+    for name in FOREIGN:
+        plane.apply(ROOT / f"tests/crds/{name}.yaml")
+    for crd in (*CRDS, *(f"{name}.etcd-operator.cozystack.io" for name in FOREIGN)):
         plane.wait_established(crd)
 
 

@@ -38,6 +38,8 @@ MERGE = "application/merge-patch+json"
 def filled(factory: EtcdClusterFactory, **options: Any) -> EtcdCluster:
     etcd = factory(**options)
     etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    for member in etcd.members:
+        assert member.id  # asked now, since a member in flight does not tell
     return etcd
 
 

@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 _AFTER_A_FAULT = 15.0
 _AWAIT_MEMBERS = 60.0
 _FIRST_LOOKS = 2.0
+_OLDER = "OlderCRD"
 
 
 class StopSignal(Protocol):
@@ -264,12 +265,21 @@ class DefragSurroundings:
         return replace(target, paused=paused)
 
     async def _may_act(self, obj: Json) -> None:
-        missing = () if self.parts.accept_older_crd else await self.parts.schema.missing()
+        missing: tuple[str, ...] = ()
+        if not self.parts.accept_older_crd:
+            missing = await self.parts.schema.missing(self.parts.api.age(obj))
         if missing:
             raise ClusterNotReady(
-                "OlderCRD",
-                f"the installed CRD of EtcdDefrag lacks {', '.join(missing)}: install ours, or run "
-                "the operator with --accept-older-crd",
+                _OLDER,
+                f"the installed CRD of EtcdDefrag lacks {', '.join(missing)}: install ours and "
+                "create this EtcdDefrag again, or run the operator with --accept-older-crd",
+            )
+        if read_state(obj).reason == _OLDER and not self.parts.accept_older_crd:
+            # A dryRun that was dropped then does not come back with the newer CRD.
+            raise ClusterNotReady(
+                _OLDER,
+                "it was created through an older CRD, which may have dropped fields of it: "
+                "create it again",
             )
         if (
             self.parts.take_over

@@ -13,6 +13,9 @@ from etcdmaint.clock import Clock
 from etcdmaint.kube.client import KubeApi, NotFound
 from etcdmaint.kube.resources import ETCD_DEFRAGS
 
+_CREATION_ROUNDS = 2.0
+"""Seconds by which an age may be too large: timestamps of objects, and of answers, are whole seconds."""
+
 _ADDITIONS = (
     ("spec", "dryRun"),
     ("spec", "leaderTransfer"),
@@ -31,10 +34,15 @@ class DefragSchema:
         self._missing: tuple[str, ...] = ()
         self._read_at: float | None = None
 
-    async def missing(self) -> tuple[str, ...]:
-        """The additions that are not there; empty for our own CRD. Raises KubeError."""
+    async def missing(self, age: float) -> tuple[str, ...]:
+        """The additions that are not there; empty for our own CRD. Raises KubeError.
+
+        `age` is that of the object it is asked for: that fields are missing holds a run up for good, so
+        it must have been so after the object was created.
+        """
         now = self._clock.monotonic()
-        if self._read_at is None or now - self._read_at > self._keep:
+        keep = min(self._keep, age - _CREATION_ROUNDS) if self._missing else self._keep
+        if self._read_at is None or now - self._read_at > keep:
             try:
                 document = await self._api.schema(ETCD_DEFRAGS)
             except NotFound:
