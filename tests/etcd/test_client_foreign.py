@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import grpc
 import pytest
 from grpc import aio
 
 from etcdmaint import errors
-from etcdmaint.etcd.access import Access
-from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.access import Access, Login, Tls
+from etcdmaint.etcd.client import Identity, MemberClient
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import read_metrics
 from etcdmaint.etcd.proto import etcd_pb2 as pb
-from tests.etcd.dialling import until
+from tests.controlplane.certificates import CertificateAuthority
 
 SECRET = b"hunter2"
 _Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -78,6 +79,37 @@ async def test_what_is_not_etcd_is_told_and_its_words_are_not(serve: _Serve) -> 
         assert str(endpoint) in str(error)
 
 
+async def test_neither_password_nor_key_reaches_a_peer_that_is_not_verified() -> None:
+    """D51: all that a listener without TLS, or one with another's certificate, gets to see."""
+    authority = CertificateAuthority()
+    pair = authority.issue("root")
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(65536))
+        writer.close()
+
+    access = Access(
+        tls=Tls(authority.certificate, pair.certificate, pair.key),
+        login=Login("root", SECRET.decode()),
+    )
+    async with listening(listen) as plain:
+        async with MemberClient(replace(plain, secure=True), access, timeout=3) as client:
+            with pytest.raises(errors.TLSFailed):
+                await client.status()
+        async with MemberClient(plain, access, timeout=3) as client:
+            with pytest.raises(errors.TLSFailed):
+                await client.status()
+        with pytest.raises(errors.EtcdError):
+            await read_metrics(plain, access, timeout=3)
+    assert len(heard) >= 3
+    hello = b"\x16\x03"
+    assert all(words.startswith((hello, b"GET /metrics ")) for words in heard)
+    for words in heard:
+        assert SECRET not in words
+        assert pair.certificate not in words
+
+
 async def test_a_peer_that_hangs_up_is_unreachable() -> None:
     async with (
         listening(hang_up) as endpoint,
@@ -118,7 +150,7 @@ async def test_a_closed_port_and_a_name_that_does_not_resolve_are_told_at_once()
 
 @contextlib.asynccontextmanager
 async def grpc_server(
-    answer: Callable[[str, aio.ServicerContext], Awaitable[bytes]],
+    answer: Callable[[str, aio.ServicerContext], Awaitable[bytes]], where: str = "127.0.0.1:0"
 ) -> AsyncIterator[Endpoint]:
     """A gRPC server that is not etcd: every unary method is answered by a function."""
 
@@ -131,12 +163,17 @@ async def grpc_server(
 
     server = aio.server()
     server.add_generic_rpc_handlers((Handler(),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(where)
     await server.start()
     try:
-        yield Endpoint("127.0.0.1", port)
+        yield replace(Endpoint.parse(where.removesuffix(":0")), port=port)
     finally:
         await server.stop(None)
+
+
+async def a_member(method: str, context: aio.ServicerContext) -> bytes:
+    header = pb.ResponseHeader(cluster_id=1, member_id=2)
+    return bytes(pb.StatusResponse(header=header).SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -196,8 +233,6 @@ async def test_a_balancer_that_hands_each_connection_to_another_member_is_notice
     async with grpc_server(balanced) as endpoint, MemberClient(endpoint, Access()) as client:
         first = await client.status()
         assert (await client.status()).header != first.header
-        from etcdmaint.etcd.client import Identity
-
         client.expect(Identity(1, 1))
         with pytest.raises(errors.WrongMember, match="member 0000000000000003 answered, not"):
             await client.defragment(1)
@@ -230,11 +265,7 @@ async def test_no_proxy_of_the_environment_comes_between(monkeypatch) -> None:
         asked.append(await reader.read(100))
         writer.close()
 
-    async def etcd(method: str, context: aio.ServicerContext) -> bytes:
-        header = pb.ResponseHeader(cluster_id=1, member_id=2)
-        return bytes(pb.StatusResponse(header=header).SerializeToString())
-
-    async with listening(proxy) as between, grpc_server(etcd) as endpoint:
+    async with listening(proxy) as between, grpc_server(a_member) as endpoint:
         for name in ("http_proxy", "https_proxy", "grpc_proxy"):
             monkeypatch.setenv(name, between.url)
         monkeypatch.delenv("no_proxy", raising=False)
@@ -245,33 +276,23 @@ async def test_no_proxy_of_the_environment_comes_between(monkeypatch) -> None:
 
 async def test_a_peer_that_goes_from_closed_to_open_is_reached_by_the_very_next_call() -> None:
     """A failed attempt leaves no back-off behind."""
-
-    async def etcd(method: str, context: aio.ServicerContext) -> bytes:
-        header = pb.ResponseHeader(cluster_id=1, member_id=2)
-        return bytes(pb.StatusResponse(header=header).SerializeToString())
-
-    async with grpc_server(etcd) as endpoint:
+    async with grpc_server(a_member) as endpoint:
         pass
     async with MemberClient(endpoint, Access(), timeout=1) as client:
         for _ in range(20):
             with pytest.raises(errors.MemberUnreachable):
                 await client.status()
-        server = aio.server()
+        async with grpc_server(a_member, endpoint.target):
+            assert (await client.status()).header.member_id == 2
 
-        class Handler(grpc.GenericRpcHandler):
-            def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-                async def handle(request: bytes, context: aio.ServicerContext) -> bytes:
-                    return await etcd(details.method, context)
 
-                return grpc.unary_unary_rpc_method_handler(handle)
-
-        server.add_generic_rpc_handlers((Handler(),))
-        server.add_insecure_port(endpoint.target)
-        await server.start()
-
-        async def answers() -> bool:
+async def test_an_ipv6_address_is_dialled_like_any_other() -> None:
+    async with grpc_server(a_member, "[::1]:0") as endpoint:
+        assert endpoint.host == "::1"
+        async with MemberClient(endpoint, Access()) as client:
+            assert (await client.status()).header.member_id == 2
+    async with MemberClient(endpoint, Access()) as client:
+        with pytest.raises(
+            errors.MemberUnreachable, match=r"http://\[::1\]:\d+: connection refused"
+        ):
             await client.status()
-            return True
-
-        await until(answers, 1.0)
-        await server.stop(None)

@@ -79,13 +79,24 @@ class Tls:
 
 @contextlib.contextmanager
 def _memory_file(content: bytes) -> Iterator[str]:
-    # Linux only, like every host of an etcd that this client is made for.
-    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    descriptor = _descriptor_of(content)
     try:
-        os.write(descriptor, content)
-        yield f"/proc/self/fd/{descriptor}"
+        yield f"/dev/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+def _descriptor_of(content: bytes) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+        os.write(descriptor, content)
+        return descriptor
+    # Not on Linux: a pipe is memory too. OpenSSL reads each file once, from start to end.
+    descriptor, end = os.pipe()
+    os.set_blocking(end, False)
+    with open(end, "wb", buffering=0) as pipe:
+        pipe.write(content)
+    return descriptor
 
 
 @dataclass(frozen=True, slots=True)
