@@ -107,6 +107,31 @@ class Progress:
         ]
 
 
+class StandBack:
+    """Returns when nobody else works on the cluster; looks for them every few seconds only."""
+
+    def __init__(
+        self, courtesy: Courtesy, clock: Clock, progress: Progress, seconds: float = 5.0
+    ) -> None:
+        self._courtesy = courtesy
+        self._clock = clock
+        self._progress = progress
+        self._seconds = seconds
+        self._due = 0.0
+
+    async def __call__(self) -> bool:
+        """Whether it had to wait."""
+        waited = False
+        if self._clock.monotonic() >= self._due:
+            while holder := await self._courtesy.holder():
+                self._progress.waiting = holder
+                await self._clock.sleep(self._seconds)
+                waited = True
+            self._progress.waiting = ""
+            self._due = self._clock.monotonic() + self._seconds
+        return waited
+
+
 class Walk:
     """One way through `progress.spans`, which must be sorted and apart.
 
@@ -131,11 +156,10 @@ class Walk:
         self._source = source
         self._governor = governor
         self._clock = clock
-        self._courtesy = courtesy or Alone()
         self._timing = timing or Timing()
+        self._stand_back = StandBack(courtesy or Alone(), clock, progress, self._timing.look)
         self._exact = exact
         self._pinned = bool(progress.revisions)
-        self._look_at = 0.0
         self._probe_at = 0.0
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
@@ -192,19 +216,6 @@ class Walk:
             self._governor.observe(await self._latency(reader))
             self._probe_at = now + self._timing.probe
 
-    async def _stand_back(self) -> bool:
-        """Wait while somebody works on the cluster; whether there was anybody."""
-        if self._clock.monotonic() < self._look_at:
-            return False
-        waited = False
-        while holder := await self._courtesy.holder():
-            self._progress.waiting = holder
-            await self._clock.sleep(self._timing.look)
-            waited = True
-        self._progress.waiting = ""
-        self._look_at = self._clock.monotonic() + self._timing.look
-        return waited
-
     async def _latency(self, reader: RangeReader) -> float:
         """Seconds for a linearizable read of one key that is not there."""
         begun = self._clock.monotonic()
@@ -255,6 +266,7 @@ __all__ = [
     "Courtesy",
     "Progress",
     "Span",
+    "StandBack",
     "Timing",
     "Walk",
     "spans_of",
