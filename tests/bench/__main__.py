@@ -12,7 +12,7 @@ def main() -> int:
     """Each in a process of its own, so that none leaves memory or threads to the next."""
     here = Path(__file__).parent
     names = sys.argv[1:] or sorted(
-        path.stem for path in here.glob("bench_*.py") if "__main__" in path.read_text("utf-8")
+        path.stem for path in here.glob("bench_*.py") if "__name__ ==" in path.read_text("utf-8")
     )
     failed = 0
     for name in names:
