@@ -19,6 +19,8 @@ import click
 from etcdmaint import errors
 from etcdmaint.cli.check_vectors import check_vectors
 from etcdmaint.cli.exits import one_line
+from etcdmaint.cli.storage_estimate import estimate
+from etcdmaint.cli.storage_scan import scan
 from etcdmaint.compression import frame
 from etcdmaint.compression.resources import Keyspace, Location
 from etcdmaint.compression.stored_value import Form, StoredValue, identify
@@ -146,7 +148,8 @@ def storage() -> None:
     """Look into what Kubernetes has stored in etcd."""
 
 
-storage.add_command(check_vectors)
+for command in (check_vectors, scan, estimate):
+    storage.add_command(command)
 
 
 def _command(name: str, *decorators: Callable[[Any], Any]) -> Callable[[Callable[..., int]], Any]:

@@ -1,0 +1,76 @@
+"""Whether turning compression on fits into an etcd that may be nearly full, and how it gets there.
+
+Rewriting a value writes it once more before the old one can go: etcd grows first. It refuses writes
+when its *file* reaches the quota, and a file never shrinks by itself. So what counts is how large the
+file gets before the old revisions are compacted away. All pure; sizes are bytes of the file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+# Of the quota; what else is written meanwhile needs room as well.
+FULL: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The fullest member. `quota` None: it has none, or it is not known (`quota_known` False)."""
+
+    used: int
+    in_use: int
+    quota: int | None
+    quota_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What becomes of the file. `batches`: 0 it fits as it is; None it cannot fit.
+
+    `peak` before anything is compacted, `compacted` in use afterwards, `defragmented` the file then.
+    `live` is what the file would be now, compacted and defragmented.
+    """
+
+    fill: Fill
+    live: int
+    written: int
+    peak: int
+    compacted: int
+    defragmented: int
+    batches: int | None
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.fill.quota is None and not self.fill.quota_known:
+            return "the quota is not known: give it with --quota"
+        if self.batches == 0:
+            return "fits"
+        if self.batches is None:
+            return (
+                "does not fit: compacted and defragmented it is still nearly full; "
+                "raise the quota first"
+            )
+        more = "batch" if self.batches == 1 else "batches, compacting after each"
+        return f"does not fit: compact and defragment first, then {self.batches} {more}"
+
+
+def way_there(fill: Fill, *, live: float, written: float, saved: float) -> Way:
+    """`live`: of all revisions that are newest; `written`: of the frames; `saved`: by them."""
+    peak = max(fill.used, fill.in_use + math.ceil(written))
+    after = math.ceil(live - saved)
+    batches: int | None = 0
+    if fill.quota is not None and written > 0 and peak > fill.quota * FULL:
+        room = fill.quota * FULL - live
+        batches = math.ceil(written / room) if room > 0 else None
+    return Way(
+        fill=fill,
+        live=math.ceil(live),
+        written=math.ceil(written),
+        peak=peak,
+        compacted=after,
+        defragmented=after,
+        batches=batches,
+    )
