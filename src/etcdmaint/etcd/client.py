@@ -17,7 +17,15 @@ from grpc import aio
 from etcdmaint import errors
 from etcdmaint.etcd import messages
 from etcdmaint.etcd.access import Access
-from etcdmaint.etcd.calls import Caller, Identity, Rpc, RpcObserver, Sending, first_answer
+from etcdmaint.etcd.calls import (
+    Caller,
+    Identity,
+    Rpc,
+    RpcObserver,
+    Sending,
+    answers,
+    first_answer,
+)
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.proto import etcd_pb2 as pb
 from etcdmaint.etcd.session import Session
@@ -269,8 +277,10 @@ class MemberClient:
         """Watch/Watch of a range as in `range`, from `start_revision` on (0: from now on).
 
         It requires a leader: a member cut off from the others ends it with NoLeader rather than
-        going silent. `timeout` is for the start; there is none afterwards. RevisionCompacted (from
-        here or from the iteration) has the `compact_revision`; to start again is the caller's part.
+        going silent. `progress_notify` has etcd tell now and then (every ten minutes, unless it is
+        configured otherwise) up to which revision nothing was missed. `timeout` is for the start;
+        there is none afterwards. RevisionCompacted (from here or from the iteration) has the
+        `compact_revision`; to start again is the caller's part.
         """
         request = pb.WatchCreateRequest(
             key=key,
@@ -287,13 +297,11 @@ class MemberClient:
                 watch.cancel()
 
     async def _open_watch(self, sending: Sending) -> tuple[aio.Channel, Watch]:
-        call = sending.channel.stream_stream(_WATCH.path)(
-            metadata=(*sending.metadata, ("hasleader", "true"))
-        )
+        call = answers(sending, metadata=(*sending.metadata, ("hasleader", "true")))
         watch = Watch(call, lambda code, details: self._caller.fault(_WATCH, code, details, 0.0))
         try:
             async with asyncio.timeout(sending.seconds):
-                await watch.open(sending.body)
+                await watch.open()
             self._caller.verify(_WATCH, watch.header)
         except BaseException:
             watch.cancel()

@@ -7,7 +7,6 @@ revision, is the caller's part. This module must not know how the stream is open
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -60,19 +59,11 @@ class Watch:
         """The header of the last message; that of the start says from which revision it watches."""
         return self._header
 
-    async def open(self, request: bytes) -> None:
-        """Send the request and wait for etcd to accept it."""
-        # Where the stream has failed already, the reading end knows how.
-        with contextlib.suppress(aio.AioRpcError):
-            await self._call.write(request)
+    async def open(self) -> None:
+        """Wait for etcd to accept it."""
         answer = await self._read()
         if not answer.created:
             raise self._fault("INTERNAL", "")
-
-    async def request_progress(self) -> None:
-        """Ask for a progress notice now; it comes as a batch without events."""
-        request = pb.WatchRequest(progress_request=pb.WatchProgressRequest())
-        await self._call.write(request.SerializeToString())
 
     def cancel(self) -> None:
         """End the watch at once; etcd forgets it when the stream is gone."""
