@@ -232,6 +232,7 @@ class Compactor:
             held = await run_round(
                 voter,
                 self._state,
+                others=[other for other in voters if other is not voter],
                 timeout=self._pace.rpc_timeout,
                 physical_timeout=self._pace.physical_timeout,
             )

@@ -8,8 +8,9 @@ from it. This module must not know when rounds are held.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -29,6 +30,8 @@ from etcdmaint.etcd.types import (
 KEY = b"compact_rev_key"
 PHYSICAL_TIMEOUT = 300.0
 """Seconds that a physical compaction may take before its answer is not waited for any more."""
+OTHERS_TIMEOUT = 60.0
+"""… at a member that need not answer."""
 
 _DECIMAL = re.compile(rb"[+-]?[0-9]{1,19}")
 
@@ -168,13 +171,15 @@ async def run_round(
     store: Store,
     state: State,
     *,
+    others: Sequence[Store] = (),
     timeout: float | None = None,
     physical_timeout: float = PHYSICAL_TIMEOUT,
 ) -> Round:
     """Hold one round, at least one interval after the state was made; raises nothing but cancellation.
 
-    Costs one Txn, and one Compact for the winner; under NOSPACE a Range in between. Timeouts are in
-    seconds. An error leaves the state as it was, unless the Txn had been answered.
+    Costs one Txn, and one Compact for the winner; under NOSPACE a Range in between, and a Compact at
+    each of the `others`. Timeouts are in seconds. An error leaves the state as it was, unless the Txn
+    had been answered.
     """
     try:
         if state.barred:
@@ -182,7 +187,7 @@ async def run_round(
             state = replace(state, barred=False)
         answer = await store.txn(*request(state), timeout=timeout)
     except SpaceExceeded as refusal:
-        return await _without_election(store, state, refusal, timeout, physical_timeout)
+        return await _without_election(store, others, state, refusal, timeout, physical_timeout)
     except EtcdError as error:
         return Round(Result.ERROR, state, error=error)
     verdict = decide(state, answer)
@@ -194,11 +199,32 @@ async def run_round(
         key_revision=verdict.key_revision,
         new_world=verdict.new_world,
     )
-    return await _compact(store, verdict.compact, held, timeout) if verdict.compact else held
+    if not verdict.compact:
+        return held
+    compaction = store.compact(verdict.compact, timeout=timeout)
+    return await _carry_out(compaction, verdict.compact, held)
+
+
+async def compact_physically(
+    store: Store, others: Sequence[Store], revision: int, timeout: float
+) -> None:
+    """Compact to this revision, so that every member says at once what space it has.
+
+    A member that writes nothing, as under NOSPACE, goes on telling the size in use of before, unless it
+    was itself asked to wait for the physical compaction. It carries out each revision once only, so the
+    others are asked for the revisions just below. Raises as the one Compact that counts, at `store`.
+    """
+    for behind, other in zip(range(len(others), 0, -1), others, strict=True):
+        with contextlib.suppress(EtcdError):
+            await other.compact(
+                revision - behind, physical=True, timeout=min(timeout, OTHERS_TIMEOUT)
+            )
+    await store.compact(revision, physical=True, timeout=timeout)
 
 
 async def _without_election(
     store: Store,
+    others: Sequence[Store],
     state: State,
     refusal: SpaceExceeded,
     timeout: float | None,
@@ -224,14 +250,14 @@ async def _without_election(
     )
     if state.revision == 0:
         return replace(held, result=Result.ERROR, error=refusal)
-    return await _compact(store, state.revision, held, physical_timeout, physical=True)
+    compaction = compact_physically(store, others, state.revision, physical_timeout)
+    return await _carry_out(compaction, state.revision, held)
 
 
-async def _compact(
-    store: Store, revision: int, held: Round, timeout: float | None, *, physical: bool = False
-) -> Round:
+async def _carry_out(compaction: Awaitable[object], revision: int, held: Round) -> Round:
+    """What becomes of the round by its compaction."""
     try:
-        await store.compact(revision, physical=physical, timeout=timeout)
+        await compaction
     except RevisionCompacted:
         return replace(held, result=Result.ALREADY_COMPACTED, revision=revision)
     except PermissionDenied as error:

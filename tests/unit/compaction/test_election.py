@@ -261,6 +261,16 @@ async def test_under_nospace_it_compacts_physically_to_what_it_saw_one_interval_
     assert int(store.kv.value) == idle.state.revision
 
 
+async def test_under_nospace_each_member_is_made_to_wait_for_its_own_compaction() -> None:
+    """C14, C16: the same revision is carried out once only; one that is away holds up nobody."""
+    store, second, away = (InMemoryStore(revision=50, nospace=True) for _ in range(3))
+    away.refuse = lambda _: RPCTimeout("away")
+    held = await run_round(store, State(0, 40), others=[second, away])
+    assert (held.result, held.revision) == (Result.RAW, 40)
+    assert store.compactions == [(40, True)]
+    assert second.compactions == [(38, True)]
+
+
 async def test_under_nospace_a_newcomer_first_looks() -> None:
     """C4: never younger than one interval."""
     store = InMemoryStore(revision=10, nospace=True)

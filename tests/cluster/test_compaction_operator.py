@@ -1,0 +1,171 @@
+"""Compaction by a real operator, beside nobody: objects, condition, events, metrics, and NOSPACE whole."""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import OperatorFactory
+from tests.cluster.objects import (
+    DEFRAG_API,
+    ask,
+    condition,
+    connect,
+    events_of,
+    path_of,
+    phase_of,
+    status_of,
+)
+from tests.cluster.operators import OperatorProcess, until
+from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.etcd import EtcdCluster
+from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.gateway import GatewayError, text
+from tests.controlplane.member import Member
+
+pytestmark = pytest.mark.cluster
+
+MERGE = "application/merge-patch+json"
+KEY = b"compact_rev_key"
+COMPACTED = "etcd_debugging_mvcc_compact_revision"
+MIB = 1 << 20
+
+
+def connection(plane: ControlPlane, namespace: str, name: str = "etcd") -> dict[str, Any]:
+    return plane.api.request("GET", path_of("etcdconnections", namespace, name))
+
+
+def change(plane: ControlPlane, namespace: str, body: dict[str, Any], name: str = "etcd") -> None:
+    path = path_of("etcdconnections", namespace, name)
+    plane.api.request("PATCH", path, body, content_type=MERGE)
+
+
+def compacting(plane: ControlPlane, namespace: str, name: str = "etcd") -> str:
+    return str(condition(connection(plane, namespace, name), "Compacting").get("reason", ""))
+
+
+def rounds(operator: OperatorProcess, result: str) -> int:
+    total = 0.0
+    for line in operator.metrics().splitlines():
+        if line.startswith("etcdmaint_compaction_rounds_total{") and f'result="{result}"' in line:
+            total += float(line.rpartition(" ")[2])
+    return int(total)
+
+
+def key_of(cluster: EtcdCluster) -> dict[str, Any]:
+    answer = cluster.leader().gateway.post("/v3/kv/range", {"key": text(KEY)})
+    found: list[dict[str, Any]] = answer.get("kvs", [])
+    return found[0] if found else {}
+
+
+def test_two_connections_to_one_etcd_share_one_compactor_from_first_to_last(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """C31, C32, C34, C36, C37: with condition, figures, metrics; no finalizer of ours anywhere."""
+    etcd = etcd_cluster_factory(size=1)
+    (member,) = etcd.members
+    connect(plane, namespace, etcd, compaction={"interval": "20s"})
+    connect(plane, namespace, etcd, name="other", compaction={"interval": "10s"})
+    scope = f"/apis/{DEFRAG_API}/namespaces/{namespace}/etcdclusters"
+    wrong = {
+        "apiVersion": DEFRAG_API,
+        "kind": "EtcdCluster",
+        "metadata": {
+            "name": "foreign",
+            "annotations": {"etcdmaint.io/compaction-interval": "5 minutes"},
+        },
+        "spec": {"replicas": 1, "version": "3.7.3", "storage": {"size": "8Gi"}},
+    }
+    plane.api.request("POST", scope, wrong)
+    operator = start_operator()
+
+    until(lambda: compacting(plane, namespace) == "Starting", "held", 30)
+    until(lambda: "InvalidCompactionInterval" in events_of(plane, namespace, "foreign"), "told", 10)
+    labels = f'kind="EtcdCluster",name="foreign",namespace="{namespace}"'
+    assert operator.metric(f"etcdmaint_compaction_invalid_interval{{{labels}}}") == 1.0
+
+    until(lambda: compacting(plane, namespace) == "WonLast", "compacted", 60)
+    until(lambda: compacting(plane, namespace, "other") == "WonLast", "told of the other", 30)
+    assert rounds(operator, "bootstrap") == 1
+    assert member.metric(COMPACTED) > 0
+    status = connection(plane, namespace)["status"]
+    assert status["compaction"]["revision"] > 0
+    assert status["compaction"]["lastWonAt"] <= status["compaction"]["lastSeenAt"]
+    assert int(key_of(etcd)["version"]) >= status["compaction"]["clock"] >= 2
+    series = [x for x in operator.metrics().splitlines() if x.startswith("etcdmaint_compaction_cl")]
+    assert len(series) == 1
+
+    change(plane, namespace, {"spec": {"compaction": {"interval": "0s"}}})
+    until(lambda: compacting(plane, namespace) == "", "not told of any more", 20)
+    assert "compaction" not in connection(plane, namespace)["status"]
+    pause = {"metadata": {"annotations": {"etcdmaint.io/paused": ""}}}
+    change(plane, namespace, pause, "other")
+    until(lambda: compacting(plane, namespace, "other") == "Paused", "paused", 20)
+    assert "etcdmaint_compaction_clock{" not in operator.metrics()
+    for name in ("etcd", "other"):
+        assert not connection(plane, namespace, name)["metadata"].get("finalizers")
+        plane.api.request("DELETE", path_of("etcdconnections", namespace, name))
+    found = plane.api.request("GET", f"{scope}/foreign")
+    assert "finalizers" not in found["metadata"]
+    assert list(found["metadata"]["annotations"]) == ["etcdmaint.io/compaction-interval"]
+    assert operator.complaints() == []
+
+
+def fill_with_history(etcd: EtcdCluster) -> None:
+    """Overwrite a few keys until etcd takes no more: nearly all of it is history."""
+    gateway = etcd.leader().gateway
+    value = text(b"x" * 200_000)
+
+    def overwrite() -> None:
+        for number in range(1000):
+            gateway.post("/v3/kv/put", {"key": text(b"k%d" % (number % 3)), "value": value})
+
+    with pytest.raises(GatewayError, match="database space exceeded"):
+        overwrite()
+
+
+def _reached(member: Member, head: int) -> bool:
+    return member.metric(COMPACTED) >= head
+
+
+def test_a_cluster_full_of_history_is_healed_by_the_operator_alone(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """C8, C14, D40: NOSPACE by history; compacted without the election, defragmented, disarmed."""
+    etcd = etcd_cluster_factory(quota_backend_bytes=16 * MIB)
+    operator = start_operator()
+    connect(plane, namespace, etcd, compaction={"interval": "10s"})
+    until(lambda: rounds(operator, "bootstrap"), "takes part", 40)
+    before = int(key_of(etcd)["version"])
+    fill_with_history(etcd)
+    assert "NOSPACE" in etcd.etcdctl("alarm", "list").stdout
+
+    head = etcd.leader().status().revision
+    # What was written in the last interval is compacted at the end of the next one.
+    until(lambda: rounds(operator, "raw") >= 2, "compacted without the election", 60)
+    for member in etcd.members:
+        until(partial(_reached, member, head), "compacted there as well", 10)
+        # Nothing is written under NOSPACE, and still each knows by now what it could give back.
+        assert member.status().db_size_in_use < 4 * MIB
+    until(lambda: compacting(plane, namespace) == "NoSpaceAlarm", "says so", 30)
+    assert int(key_of(etcd)["version"]) == before
+    ask(plane, namespace, rule={"freeSpaceAbove": "2Mi"})
+    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over", 90)
+    assert phase_of(plane, namespace) == "Complete", status_of(plane, namespace)
+    assert etcd.etcdctl("alarm", "list").stdout == "", status_of(plane, namespace)
+    etcd.leader().gateway.put(b"again", b"writable")
+    assert max(member.status().db_size for member in etcd.members) < 4 * MIB
+
+    until(lambda: int(key_of(etcd)["version"]) > before, "published", 40)
+    published = int(base64.b64decode(key_of(etcd)["value"]))
+    assert published <= etcd.members[0].metric(COMPACTED)
+    assert operator.complaints() == []
