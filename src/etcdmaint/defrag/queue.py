@@ -47,24 +47,30 @@ class RunQueue:
         if not ticket.running:
             ticket.cluster_id = None
 
+    def check(self, ticket: Ticket) -> None:
+        """Raise SlotHeld when it is plain without a look that others go first.
+
+        A hundred runs may wait for one cluster: they are not to ask its members each second whether
+        they might.
+        """
+        if ticket.running:
+            return
+        for other in self._tickets:
+            known = ticket.cluster_id is not None and other.cluster_id == ticket.cluster_id
+            contends = not other.looked or other.cluster_id is not None
+            if other is not ticket and (
+                (known or (contends and other.cluster_ref == ticket.cluster_ref))
+                and (other.running or other.order < ticket.order)
+            ):
+                raise SlotHeld(f"waits for {other.name}", holder=other.name)
+
     def start(self, ticket: Ticket, cluster_id: int) -> None:
         """Start, or raise SlotHeld naming the run to wait for."""
         ticket.looked = True
         ticket.cluster_id = cluster_id
         if ticket.running:
             return
-        for other in self._tickets:
-            if other is ticket:
-                continue
-            if other.cluster_id == cluster_id and (other.running or other.order < ticket.order):
-                raise SlotHeld(f"waits for {other.name}", holder=other.name)
-            # An older run for the same cluster that has not had its first look yet is about to contend.
-            if (
-                not other.looked
-                and other.cluster_ref == ticket.cluster_ref
-                and other.order < ticket.order
-            ):
-                raise SlotHeld(f"waits for {other.name}", holder=other.name)
+        self.check(ticket)
         if self.running >= self._limit:
             raise SlotHeld(f"{self._limit} runs are under way, which is the limit", holder="")
         ticket.running = True

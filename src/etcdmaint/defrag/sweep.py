@@ -135,6 +135,8 @@ class Sweep:
         """The gate, the releases, the time left, the queue, the slot, and the gate again (D61)."""
         ctx = self._ctx
         observation: Observation | None = None
+        if not (ctx.ledger.begun or ctx.request.dry_run):
+            await self._wait_in_line()
         try:
             if ctx.ledger.begun:
                 # A member in flight may block: it is dealt with first, and every turn has its own gate.
@@ -164,6 +166,14 @@ class Sweep:
             await self._let_go()
             raise
         return observation
+
+    async def _wait_in_line(self) -> None:
+        """Hold no connection, and ask nobody, while it is plain that others go first."""
+        try:
+            self._queue.check(self._ticket)
+        except SlotHeld:
+            await self._ctx.link.close()
+            raise
 
     async def _take_slot(self) -> None:
         ctx = self._ctx
