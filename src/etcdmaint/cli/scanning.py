@@ -62,7 +62,13 @@ class Asked:
     encryption_config: Path | None
     kms_rate: float
     decrypt_kms: bool
-    limited: bool
+    prefix: str | None = None
+    resources: tuple[str, ...] = ()
+
+    @property
+    def limited(self) -> bool:
+        """Whether only a part of etcd is read."""
+        return bool(self.prefix or self.resources)
 
     def question(self, *more: object) -> str:
         """The same for two runs that count the same things; `more` is what else matters."""
@@ -124,7 +130,8 @@ def with_scanning(command: Command) -> Command:
             encryption_config,
             kms_rate,
             decrypt_kms,
-            bool(prefix or resources),
+            prefix,
+            resources,
         )
         return command(asked=asked, **keywords)
 

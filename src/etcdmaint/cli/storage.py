@@ -21,6 +21,8 @@ from etcdmaint.cli.check_vectors import check_vectors
 from etcdmaint.cli.exits import one_line
 from etcdmaint.cli.storage_estimate import estimate
 from etcdmaint.cli.storage_scan import scan
+from etcdmaint.cli.storage_validate import render, validate
+from etcdmaint.cli.storage_verify import verify_downgrade
 from etcdmaint.compression import frame
 from etcdmaint.compression.resources import Keyspace, Location
 from etcdmaint.compression.stored_value import Form, StoredValue, identify
@@ -148,7 +150,7 @@ def storage() -> None:
     """Look into what Kubernetes has stored in etcd."""
 
 
-for command in (check_vectors, scan, estimate):
+for command in (scan, estimate, verify_downgrade, validate, render, check_vectors):
     storage.add_command(command)
 
 

@@ -1,0 +1,270 @@
+"""`etcdmaint storage verify-downgrade`: the proof that no frame is left, before a release that reads none.
+
+It says "verified" for what was proven and for nothing else. The API server is asked to count the same
+objects at the same revision, and has to be this very etcd's own.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from etcdmaint.cli import output
+from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.scanning import (
+    Asked,
+    SlotCourtesy,
+    opened,
+    read_policy,
+    resource_named,
+    run,
+    watched,
+    with_scanning,
+)
+from etcdmaint.cli.storage_codes import NOT_VERIFIED
+from etcdmaint.errors import InvalidInput, RevisionCompacted
+
+if TYPE_CHECKING:
+    from etcdmaint.cli.apiserver import ApiServerClient
+    from etcdmaint.compression.census import Census
+    from etcdmaint.compression.contents import Decrypt
+    from etcdmaint.compression.source import ClusterSource
+    from etcdmaint.compression.verification import Finding
+    from etcdmaint.etcd.cluster import ClusterClient
+
+_ATTEMPTS = 3
+
+
+@click.command(
+    "verify-downgrade",
+    epilog=f"\b\nExit codes besides 0, 1, 2 and 130:\n  {NOT_VERIFIED}  not verified",
+)
+@with_connection
+@with_scanning
+@click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the API server.")
+@click.option(
+    "--apiserver",
+    "apiservers",
+    multiple=True,
+    metavar="URL",
+    help="One API server itself, not a balancer; repeat it for each that uses this etcd.",
+)
+@click.option(
+    "--policy",
+    "policy_files",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="A file that API servers work with: they tell only its hash.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "style",
+    type=click.Choice([output.TABLE, output.JSON]),
+    default=output.TABLE,
+    show_default=True,
+    help="How to write it.",
+)
+def verify_downgrade(
+    connection: Connection,
+    asked: Asked,
+    kubeconfig: str,
+    apiservers: tuple[str, ...],
+    policy_files: tuple[Path, ...],
+    style: str,
+) -> int:
+    """Prove that no compressed value is left, before going back to a release that reads none.
+
+    Reads every value at one revision and has the API server list the same objects at that revision:
+    the numbers must be equal, nothing may be a frame, and nothing may be unreadable. Encrypted values
+    need --encryption-config. It refuses where an API server still compresses, or cannot be asked.
+    """
+    if asked.prefix is not None:
+        raise InvalidInput("--prefix", "proves nothing here: the API server counts whole resources")
+    policies = [policy for policy in map(read_policy, policy_files) if policy is not None]
+    verification = _Verification(connection, asked, kubeconfig, apiservers)
+
+    async def work() -> int:
+        from etcdmaint.compression.verification import fleet_faults
+
+        async with verification:
+            faults = [*await verification.foreign()]
+            if not faults:
+                resources = [
+                    resource_named(asked.keyspace, name) for name in verification.resources
+                ]
+                facts = [await server.facts() for server in verification.servers]
+                known = await verification.servers[0].known_servers()
+                faults += fleet_faults(facts, known, policies, resources)
+            findings = () if faults else await verification.findings()
+        _write(faults, findings, verification.revision, style)
+        verified = not faults and all(finding.verified for finding in findings)
+        return 0 if verified else NOT_VERIFIED
+
+    return int(run(work))
+
+
+class _Verification:
+    """One attempt after the other, at one etcd and its API servers."""
+
+    def __init__(
+        self, connection: Connection, asked: Asked, kubeconfig: str, urls: tuple[str, ...]
+    ) -> None:
+        self.servers: list[ApiServerClient] = []
+        self.revision = 0
+        self.resources: tuple[str, ...] = asked.resources
+        self._connection = connection
+        self._asked = asked
+        self._kubeconfig = kubeconfig
+        self._urls = urls
+        self._chain = asked.chain()
+        self._stack = AsyncExitStack()
+        self._timeout = max(connection.command_timeout, 5.0)
+        self._cluster: ClusterClient
+
+    async def __aenter__(self) -> None:
+        from etcdmaint.cli.apiserver import ApiServerClient
+        from etcdmaint.kube.access import load_access
+
+        access = await load_access(self._kubeconfig)
+        self._cluster = await self._stack.enter_async_context(opened(self._connection))
+        for url in self._urls or ("",):
+            client = ApiServerClient(access, url)
+            self.servers.append(await self._stack.enter_async_context(client))
+        if self._chain is not None:
+            await self._chain.connect()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def foreign(self) -> list[str]:
+        """API servers that are not proven to use this etcd: the UID of kube-system must be the same."""
+        from etcdmaint.compression.contents import examine
+        from etcdmaint.compression.resources import Location
+        from etcdmaint.compression.stored_value import identify
+
+        key = self._asked.keyspace.key(Location("", "namespaces", "", "kube-system"))
+        reader = await self._source().reader()
+        found = await reader.client.range(key, timeout=self._timeout)
+        plaintext = None
+        if found.kvs:
+            decrypt = self._decrypt_for("", "namespaces")
+            _, plaintext, _ = examine(found.kvs[0].value, key, decrypt)
+        uid = identify(plaintext).uid if plaintext else ""
+        if not uid:
+            return [f"{key.decode()} cannot be read, so no API server is proven to use this etcd"]
+        return [
+            f"{server.url} does not use this etcd: its kube-system is another one"
+            for server in self.servers
+            if await server.cluster_uid() != uid
+        ]
+
+    async def findings(self) -> tuple[Finding, ...]:
+        """What is proven of each resource. Starts again when the revision is compacted meanwhile."""
+        from etcdmaint.cli.apiserver import ListExpired
+
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._attempt()
+            except (RevisionCompacted, ListExpired):
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                output.print_note("etcdmaint: the revision was compacted away; starting again")
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _attempt(self) -> tuple[Finding, ...]:
+        from etcdmaint.clock import SystemClock
+        from etcdmaint.compression.audit import Audit, audit
+        from etcdmaint.compression.census import Census
+        from etcdmaint.compression.governor import Governor
+        from etcdmaint.compression.verification import judge
+        from etcdmaint.compression.walk import Progress
+        from etcdmaint.etcd.types import prefix_end
+
+        asked = self._asked
+        census = Census(asked.keyspace, decrypt_for=self._decrypt_for)
+        root = asked.keyspace.root
+        spans = asked.spans if asked.resources else ((root, prefix_end(root)),)
+        state = Audit(census, Progress(spans))
+        clock = SystemClock()
+        governor = Governor(asked.bytes_per_second, clock)
+        async with watched(state.progress, lambda: governor.slowed):
+            await audit(
+                state,
+                self._source(),
+                clock=clock,
+                courtesy=SlotCourtesy(self._cluster),
+                governor=governor,
+                exact=True,
+            )
+        self.revision = state.progress.revisions[0]
+        listed = await self._listed(census)
+        return judge(census, listed, [_name(asked, each) for each in self.resources])
+
+    async def _listed(self, census: Census) -> dict[str, int | None]:
+        listed: dict[str, int | None] = {}
+        for row in census.rows.values():
+            if row.located:
+                resource, _, group = row.name.partition(".")
+                listed[row.name] = await self.servers[0].count(group, resource, self.revision)
+        return listed
+
+    def _source(self) -> ClusterSource:
+        from etcdmaint.compression.source import ClusterSource
+
+        return ClusterSource(
+            self._cluster, keyspace=self._asked.keyspace, timeout=self._timeout, serializable=False
+        )
+
+    def _decrypt_for(self, group: str, resource: str) -> Decrypt | None:
+        return self._asked.decrypt_for(self._chain)(group, resource)
+
+
+def _name(asked: Asked, text: str) -> str:
+    group, resource = resource_named(asked.keyspace, text)
+    return f"{resource}.{group}" if group else resource
+
+
+def _write(faults: list[str], findings: tuple[Finding, ...], revision: int, style: str) -> None:
+    verified = not faults and all(finding.verified for finding in findings)
+    if style == output.JSON:
+        document = {
+            "verified": verified,
+            "revision": revision,
+            "faults": faults,
+            "resources": [
+                {
+                    "resource": finding.resource,
+                    "stored": finding.stored,
+                    "listed": finding.listed,
+                    "verified": finding.verified,
+                    "faults": list(finding.faults),
+                }
+                for finding in findings
+            ],
+        }
+        output.print_document(document, style)
+        return
+    if findings:
+        rows = [
+            [
+                finding.resource,
+                str(finding.stored),
+                "-" if finding.listed is None else str(finding.listed),
+                "yes" if finding.verified else "NO: " + "; ".join(finding.faults),
+            ]
+            for finding in findings
+        ]
+        columns = ["RESOURCE", "IN ETCD", "LISTED", "VERIFIED"]
+        output.print_table(columns, rows, numbers=frozenset({"IN ETCD", "LISTED"}))
+        print()
+    for fault in faults:
+        output.print_line(f"Refused: {fault}.")
+    if verified:
+        output.print_line(f"Verified at revision {revision}: no frame is left.")
+    else:
+        output.print_line("NOT VERIFIED: do not downgrade.")
