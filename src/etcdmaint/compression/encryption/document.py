@@ -24,9 +24,10 @@ _TAG = "tag:yaml.org,2002:"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # PyYAML sees numbers to the base of sixty here; Go's decoder sees text.
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
-# And the other way round: floats without a dot.
+# And the other way round: numbers without a dot, and truth in one letter.
+_GO_BOOLEANS = frozenset("yYnN")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_GO_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_GO_NUMBER = re.compile(r"[-+]?(?:0o[0-7]+|(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,7 +84,8 @@ class Field:
             return fields
         for key, value in self.node.value:
             line = key.start_mark.line + 1
-            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            text = isinstance(key, yaml.ScalarNode) and key.tag == f"{_TAG}str"
+            name = key.value if text else ""
             at = Field(self._below(name) if name in fields else self.path, line, value)
             if key.tag == f"{_TAG}merge":
                 problems.add(at, "a merge key (<<) is not supported")
@@ -196,7 +198,9 @@ def _is_text(node: yaml.ScalarNode) -> bool:
     if _SURROGATE.search(node.value):
         return False
     if node.tag == f"{_TAG}str":
-        return bool(node.style) or not _GO_FLOAT.fullmatch(node.value)
+        return bool(node.style) or not (
+            node.value in _GO_BOOLEANS or _GO_NUMBER.fullmatch(node.value)
+        )
     if node.style:
         return False
     if node.tag in (f"{_TAG}timestamp", f"{_TAG}value"):

@@ -204,7 +204,9 @@ def test_half_a_character_is_no_name(loader: object, monkeypatch: pytest.MonkeyP
     assert problems(GOOD.replace("key1", r'"\ud800"').encode())
 
 
-@pytest.mark.parametrize("written", ["123", "1.5", "1e3", ".5", "yes", "true", "[a]", "{}", "0x1f"])
+@pytest.mark.parametrize(
+    "written", ["123", "1.5", "1e3", ".5", "yes", "true", "y", "N", "0o7", "[a]", "{}", "0x1f"]
+)
 def test_a_name_that_is_no_text_to_kubernetes_is_refused(written: str) -> None:
     assert faults(GOOD.replace("key1", written)) == [
         "line 8: resources[0].providers[0].aesgcm.keys[0].name: must be a string (quote it)"
@@ -326,6 +328,9 @@ HOSTILE = {
     "no UTF-8": b"\xff\xfe\xfd\xfc",
     "a control character": b"a: \x07",
     "a merge key": GOOD.replace("- identity", "- <<: {identity: {}}\n        identity").encode(),
+    "a list that calls itself a name": GOOD.replace("secret:", "!!str [secret]:").encode(),
+    "a list that calls itself a number": GOOD.replace("key1", "!!int [1]").encode(),
+    "a mapping that calls itself nothing": GOOD.replace("key1", "!!null {a: b}").encode(),
     "only a comment": b"# nothing\n",
     "a scalar": b"hello",
     "a list": b"[]",
