@@ -5,9 +5,10 @@ Each gives a word for what became of the input, so that a run can tell how many 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
-from etcdmaint.compression import frame
+from etcdmaint.compression import frame, protobuf_wire
 from etcdmaint.compression.policy import Policy, Stage, problems
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.stored_value import identify
@@ -60,6 +61,8 @@ def identification(value: bytes) -> str:
     """A form, whatever the bytes; as a key they are a place or none."""
     found = identify(value)
     assert found.size == len(value)
+    with contextlib.suppress(ValueError):
+        protobuf_wire.dump(value)
     location = Keyspace().locate(value)
     assert location is None or Keyspace().key(location) == value
     return str(found.form)

@@ -82,8 +82,10 @@ class Asked:
         at = self.location
         if at is None:
             raise InvalidInput("--etcd-key", "is of no known resource below --etcd-prefix")
-        configuration = EncryptionConfiguration.read(self.encryption_config)
-        return EncryptionChain(configuration).for_resource(at.group, at.resource)
+        chain = EncryptionChain(EncryptionConfiguration.read(self.encryption_config))
+        # It may have dialled a KMS plugin.
+        click.get_current_context().call_on_close(chain.close)
+        return chain.for_resource(at.group, at.resource)
 
 
 def _options(function: Command) -> Command:

@@ -260,6 +260,32 @@ def test_the_last_of_a_repeated_field_counts() -> None:
     assert [number for number, _ in protobuf_wire.fields(message)] == [1, 1, 2, 3, 4]
 
 
+def test_a_message_without_a_schema_is_told_by_its_numbers() -> None:
+    inner = b"\x0a\x03abc\x10\x96\x01"
+    message = (
+        b"\x0a" + bytes([len(inner)]) + inner + b"\x12\x01x\x12\x02\xff\xfe\x1a\x00\x22\x04a\nb\t"
+    )
+    assert protobuf_wire.dump(message) == {
+        "1": {"1": "abc", "2": 150},
+        "2": ["x", {"hex": "fffe"}],
+        "3": "",
+        "4": "a\nb\t",
+    }
+
+
+def test_a_message_nested_without_end_is_told_to_a_depth() -> None:
+    message = b"\x08\x01"
+    while len(message) < 100_000:
+        length, size = bytearray(), len(message)
+        while size > 127:
+            length.append(size & 127 | 128)
+            size >>= 7
+        message = b"\x0a" + bytes(length) + bytes([size]) + message
+    start = time.perf_counter()
+    assert "1" in protobuf_wire.dump(message)
+    assert time.perf_counter() - start < 5
+
+
 @pytest.mark.parametrize("data", ["0a05", "0b", "00", "0a", "08", "ff" * 11, "1d0000", "2100"])
 def test_bytes_that_are_no_message_are_refused(data: str) -> None:
     with pytest.raises(ValueError):
