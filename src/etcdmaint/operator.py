@@ -28,6 +28,7 @@ from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.etcd.endpoint import AddressMap
 from etcdmaint.handlers import compaction as compaction_handlers
+from etcdmaint.handlers import compression as compression_handlers
 from etcdmaint.handlers import connections as connection_handlers
 from etcdmaint.handlers import defrag as defrag_handlers
 from etcdmaint.handlers.framework import make_settings, register_login
@@ -43,6 +44,7 @@ from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming, Unelecte
 from etcdmaint.kube.resync import Resync
 from etcdmaint.kube.runs import Runner, RunParts
 from etcdmaint.kube.schema import DefragSchema
+from etcdmaint.kube.storage_compression import CompressionMonitor, CompressionPace
 from etcdmaint.observability.http import application, serving
 from etcdmaint.observability.liveness import Checks, Freshness, beat
 from etcdmaint.observability.logging import LogFormat, configure
@@ -52,6 +54,7 @@ from etcdmaint.observability.metrics import (
     EtcdRpcs,
     KubernetesRequests,
     ProcessState,
+    StorageCompression,
     new_registry,
 )
 from etcdmaint.observability.state import StateCollector
@@ -68,7 +71,7 @@ _FLUSH = 2.0
 class OperatorOptions:
     """Every flag of `etcdmaint operator`; durations in seconds.
 
-    The last three have no flag: tests shrink what runs, measuring and listing wait for.
+    The last four have no flag: tests shrink what runs, measuring and listing wait for.
     """
 
     kubeconfig: Path | None = None
@@ -89,6 +92,7 @@ class OperatorOptions:
     accept_older_crd: bool = False
     timing: Timing | None = None
     pace: Pace = field(default_factory=Pace)
+    compression_pace: CompressionPace = field(default_factory=CompressionPace)
     resync_interval: float = 600.0
 
 
@@ -195,11 +199,22 @@ class Operator:
             refusals=counts,
             observer=rpcs,
         )
+        self._compressions = CompressionMonitor(
+            api,
+            clusters,
+            self._events,
+            fence,
+            clock,
+            instrumentation=StorageCompression(self.registry),
+            observer=rpcs,
+            pace=options.compression_pace,
+        )
         self._resync = Resync(
             api,
             self._inventory,
             self._connections,
             self._compactions,
+            self._compressions,
             fence,
             clock,
             active=lambda: self._runner.active,
@@ -212,6 +227,7 @@ class Operator:
                 inventory=self._inventory,
                 active=lambda: len(self._runner.active),
                 orphans=lambda: self._resync.orphans,
+                compressions=self._compressions,
             ),
             self.registry,
         )
@@ -271,6 +287,7 @@ class Operator:
             asyncio.create_task(self._connections.run(), name="connections"),
             asyncio.create_task(self._compactors.run(), name="compactors"),
             asyncio.create_task(self._compactions.run(), name="compactions"),
+            asyncio.create_task(self._compressions.run(), name="compressions"),
             asyncio.create_task(self._resync.run(), name="resync"),
         ]
         holding = None
@@ -325,6 +342,7 @@ class Operator:
         defrag_handlers.register(registry, self._runner, self._inventory)
         connection_handlers.register(registry, self._connections)
         compaction_handlers.register(registry, self._compactions)
+        compression_handlers.register(registry, self._compressions)
         existing = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=registry,

@@ -10,6 +10,7 @@ from typing import Any
 
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.kube.connections import Pace
+from etcdmaint.kube.storage_compression import CompressionPace
 from etcdmaint.operator import OperatorOptions, run_operator
 
 
@@ -25,6 +26,7 @@ def main() -> int:
         timing["member_timeout"] = lambda size: member_timeout
     given["timing"] = Timing(**timing)
     given["pace"] = Pace(**given.pop("pace", {}))
+    given["compression_pace"] = CompressionPace(**given.pop("compression_pace", {}))
     return asyncio.run(run_operator(OperatorOptions(**given)))
 
 

@@ -177,7 +177,8 @@ class Target:
 
     `desired` None: nobody manages the members, etcd's own list is the truth. `paused`: the sentence that
     says who stopped it, or None (D9). `member_names`: what a member is called where people look for it,
-    by member ID; else etcd's own name for it is used.
+    by member ID; else etcd's own name for it is used. `kubernetes_prefix`: below which keys a Kubernetes
+    API server would have its objects.
     """
 
     seeds: tuple[Endpoint, ...]
@@ -189,6 +190,7 @@ class Target:
     desired: tuple[DesiredMember, ...] | None = None
     paused: str | None = None
     member_names: Mapping[int, str] = field(default_factory=dict)
+    kubernetes_prefix: str = "/registry"
 
 
 class RunGone(EtcdmaintError):

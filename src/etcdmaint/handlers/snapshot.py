@@ -6,11 +6,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from etcdmaint.api.compression import StorageCompressionStatus
 from etcdmaint.kube.connections import ConnectionMonitor
 from etcdmaint.kube.inventory import KnownRun, RunInventory
 from etcdmaint.kube.measurement import Measurement
 from etcdmaint.kube.resources import ObjectRef
-from etcdmaint.observability.state import ClusterGauges, MemberGauges, ObjectKey, RunGauges
+from etcdmaint.kube.storage_compression import CompressionMonitor
+from etcdmaint.observability.state import (
+    ClusterGauges,
+    ConfigurationGauges,
+    FormGauges,
+    MemberGauges,
+    ObjectKey,
+    RunGauges,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,7 @@ class OperatorSnapshot:
     inventory: RunInventory
     active: Callable[[], int]
     orphans: Callable[[], Mapping[str, float]]
+    compressions: CompressionMonitor
 
     def clusters(self) -> Iterable[ClusterGauges]:
         """Every EtcdConnection that was measured."""
@@ -31,6 +41,10 @@ class OperatorSnapshot:
     def runs(self) -> Iterable[RunGauges]:
         """Every EtcdDefrag."""
         return [_run(known) for known in self.inventory.runs()]
+
+    def configurations(self) -> Iterable[ConfigurationGauges]:
+        """Every StorageCompressionConfiguration."""
+        return [_configuration(ref, status) for ref, status in self.compressions.statuses()]
 
     def active_runs(self) -> int:
         """How many are being carried out."""
@@ -67,6 +81,20 @@ def _run(known: KnownRun) -> RunGauges:
         cluster=ObjectKey(known.ref.namespace, known.cluster, known.cluster_kind),
         started=_seconds(known.started_at),
         completed=_seconds(known.completed_at),
+    )
+
+
+def _configuration(ref: ObjectRef, status: StorageCompressionStatus) -> ConfigurationGauges:
+    audit = status.last_audit
+    return ConfigurationGauges(
+        namespace=ref.namespace,
+        name=ref.name,
+        conditions={str(each.get("type")): str(each.get("status")) for each in status.conditions},
+        audited=_seconds(audit.completed_at) if audit is not None else None,
+        forms=tuple(
+            FormGauges(each.form, each.values, each.bytes)
+            for each in (audit.forms if audit is not None else ())
+        ),
     )
 
 

@@ -194,6 +194,10 @@ class KubeApi:
         path = f"/openapi/v3/apis/{resource.group}/{resource.version}"
         return await self._request("get", "openapi", path)
 
+    async def server_version(self) -> Json:
+        """What the API server says of its release; anybody may ask it."""
+        return await self._request("get", "version", "/version")
+
     async def _request(
         self,
         verb: str,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etcdmaint.api.connection import EtcdConnection, parse_connection
+from etcdmaint.api.connection import EtcdConnection, KubernetesStorageSpec, parse_connection
 from etcdmaint.api.defrag import ClusterRef
 from etcdmaint.api.names import OTHER_CONTROLLER_LEASE
 from etcdmaint.api.vocabulary import ClusterKind
@@ -86,6 +86,7 @@ class Clusters:
         if spec.auth is not None:
             ref = spec.auth.credentials_secret_ref
             login = make_login(await read_secret(self.api, namespace, ref.name))
+        storage = spec.kubernetes_storage
         return Target(
             seeds=tuple(
                 Endpoint.parse(text, secure=tls is not None, field="spec.endpoints")
@@ -96,6 +97,7 @@ class Clusters:
             volume_size=spec.volume_size,
             quota_bytes=spec.quota_backend_bytes,
             paused=paused,
+            kubernetes_prefix=storage.prefix if storage else KubernetesStorageSpec().prefix,
         )
 
     async def _cluster(self, namespace: str, name: str) -> Target:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from etcdmaint.api.names import (
     CLUSTER_KIND,
     CLUSTER_PLURAL,
+    COMPRESSION_KIND,
+    COMPRESSION_PLURAL,
     CONNECTION_KIND,
     CONNECTION_PLURAL,
     COZYSTACK_GROUP,
@@ -52,6 +54,9 @@ ETCD_CLUSTERS = Resource(COZYSTACK_GROUP, COZYSTACK_VERSION, CLUSTER_PLURAL, CLU
 ETCD_MEMBERS = Resource(COZYSTACK_GROUP, COZYSTACK_VERSION, MEMBER_PLURAL, MEMBER_KIND)
 ETCD_SNAPSHOTS = Resource(COZYSTACK_GROUP, COZYSTACK_VERSION, SNAPSHOT_PLURAL, "EtcdSnapshot")
 ETCD_CONNECTIONS = Resource(ETCDMAINT_GROUP, ETCDMAINT_VERSION, CONNECTION_PLURAL, CONNECTION_KIND)
+COMPRESSIONS = Resource(ETCDMAINT_GROUP, ETCDMAINT_VERSION, COMPRESSION_PLURAL, COMPRESSION_KIND)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRETS = Resource("", "v1", "secrets", "Secret")
 PODS = Resource("", "v1", "pods", "Pod")
 EVENTS = Resource("", "v1", "events", "Event")

@@ -14,7 +14,13 @@ from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence
 from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
 from etcdmaint.kube.inventory import RunInventory, read_run
-from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, ETCD_DEFRAGS, Resource
+from etcdmaint.kube.resources import (
+    COMPRESSIONS,
+    ETCD_CLUSTERS,
+    ETCD_CONNECTIONS,
+    ETCD_DEFRAGS,
+    Resource,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +42,13 @@ class CompactionList(Protocol):
         """These are all of that kind."""
 
 
+class CompressionList(Protocol):
+    """Who must know which StorageCompressionConfigurations there are."""
+
+    def replace(self, objects: Iterable[Json]) -> None:
+        """These are all that exist."""
+
+
 class Resync:
     """Lists every `interval` seconds, and deletes what is due in between.
 
@@ -48,6 +61,7 @@ class Resync:
         inventory: RunInventory,
         connections: ConnectionList,
         compactions: CompactionList,
+        compressions: CompressionList,
         fence: Fence,
         clock: Clock,
         *,
@@ -59,6 +73,7 @@ class Resync:
         self._inventory = inventory
         self._connections = connections
         self._compactions = compactions
+        self._compressions = compressions
         self._fence = fence
         self._clock = clock
         self._namespaces = tuple(namespaces) or ("",)
@@ -95,6 +110,7 @@ class Resync:
         self._connections.replace(connections)
         self._compactions.replace(ETCD_CONNECTIONS, connections)
         self._compactions.replace(ETCD_CLUSTERS, await self._all(ETCD_CLUSTERS))
+        self._compressions.replace(await self._all(COMPRESSIONS))
 
     async def _all(self, resource: Resource) -> list[Json]:
         found: list[Json] = []

@@ -40,6 +40,7 @@ _DEFRAGMENT_BUCKETS = _doubling(0.1, 15)
 _RPC_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OVERHEAD_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_AUDIT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0)
 _LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 DEFRAGMENT = "defragment"
@@ -85,6 +86,8 @@ DEFERRALS: tuple[str, ...] = (
     "WaitingForMember",
 )
 TRANSFER_RESULTS: tuple[str, ...] = ("moved", "failed")
+PUBLISH_RESULTS: tuple[str, ...] = ("created", "updated", "restored", "failed")
+AUDIT_RESULTS: tuple[str, ...] = ("consistent", "inconsistent", "failed")
 
 # The object that a cluster is reached by; one etcd may have several.
 CLUSTER_LABELS = ("namespace", "name", "kind")
@@ -287,6 +290,57 @@ COMPACTION_INVALID_INTERVAL = Definition(
     Kind.GAUGE,
     "Always 1, for each object whose compaction interval cannot be read: it is not compacted.",
     CLUSTER_LABELS,
+)
+
+# --- what is stored -------------------------------------------------------------------------------
+
+# Nothing here by resource, and no ratio: how well a resource compresses tells of its content.
+_CONFIGURATION_LABELS = ("namespace", "name")
+
+COMPRESSION_CONFIGURATIONS = Definition(
+    "etcdmaint_storage_compression_configurations",
+    Kind.GAUGE,
+    "StorageCompressionConfigurations that exist, by condition and its status.",
+    ("condition", "status"),
+)
+COMPRESSION_PUBLISHES = Definition(
+    "etcdmaint_storage_compression_publishes_total",
+    Kind.COUNTER,
+    "Times that the ConfigMap of a StorageCompressionConfiguration was written or could not be, by "
+    "result; restored is one that somebody else had changed or deleted.",
+    ("result",),
+)
+STORAGE_AUDITS = Definition(
+    "etcdmaint_storage_audits_total",
+    Kind.COUNTER,
+    "Audits of what is stored that are over, by result; inconsistent ones read more than one revision.",
+    ("result",),
+)
+STORAGE_AUDIT_DURATION = Definition(
+    "etcdmaint_storage_audit_duration_seconds",
+    Kind.HISTOGRAM,
+    "Duration of the audits of what is stored, whatever their result.",
+    (),
+    _AUDIT_BUCKETS,
+)
+STORAGE_LAST_AUDIT = Definition(
+    "etcdmaint_storage_last_audit_timestamp_seconds",
+    Kind.GAUGE,
+    "When what is stored was last counted for this StorageCompressionConfiguration, as Unix time.",
+    _CONFIGURATION_LABELS,
+)
+STORAGE_VALUES = Definition(
+    "etcdmaint_storage_values",
+    Kind.GAUGE,
+    "Values that the last audit found, by the form in which they are stored.",
+    (*_CONFIGURATION_LABELS, "form"),
+)
+STORAGE_VALUES_BYTES = Definition(
+    "etcdmaint_storage_values_bytes",
+    Kind.GAUGE,
+    "Size of those values, summed over the resources that have at least 100; absent where those have "
+    "fewer than 100 of that form.",
+    (*_CONFIGURATION_LABELS, "form"),
 )
 
 CATALOGUE: tuple[Definition, ...] = tuple(

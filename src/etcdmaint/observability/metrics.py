@@ -209,6 +209,28 @@ class Compactions:
             gauge.remove(cluster)
 
 
+class StorageCompression:
+    """Counts what becomes of StorageCompressionConfigurations."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._publishes = _counter(catalogue.COMPRESSION_PUBLISHES, registry)
+        self._audits = _counter(catalogue.STORAGE_AUDITS, registry)
+        self._duration = _histogram(catalogue.STORAGE_AUDIT_DURATION, registry)
+        for result in catalogue.PUBLISH_RESULTS:
+            self._publishes.labels(result)
+        for result in catalogue.AUDIT_RESULTS:
+            self._audits.labels(result)
+
+    def published(self, result: str) -> None:
+        """A ConfigMap was written, or could not be."""
+        self._publishes.labels(result).inc()
+
+    def audited(self, result: str, seconds: float) -> None:
+        """An audit is over."""
+        self._audits.labels(result).inc()
+        self._duration.observe(seconds)
+
+
 def _counter(definition: Definition, registry: CollectorRegistry) -> Counter:
     assert definition.kind is Kind.COUNTER, definition
     return Counter(definition.name, definition.help, definition.labels, registry=registry)

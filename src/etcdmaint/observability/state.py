@@ -7,7 +7,7 @@ costs no request to anybody. This module must not know where the snapshot comes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,6 +66,26 @@ class RunGauges:
     operation: str = catalogue.DEFRAGMENT
 
 
+@dataclass(frozen=True, slots=True)
+class FormGauges:
+    """Values of one form; bytes None where they are not to be told."""
+
+    form: str
+    values: int
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationGauges:
+    """One StorageCompressionConfiguration: its conditions' statuses, and what was last counted."""
+
+    namespace: str
+    name: str
+    conditions: Mapping[str, str]
+    audited: float | None = None
+    forms: tuple[FormGauges, ...] = ()
+
+
 class Snapshot(Protocol):
     """What this process knows, without asking anybody; called in the event loop at each scrape."""
 
@@ -74,6 +94,9 @@ class Snapshot(Protocol):
 
     def runs(self) -> Iterable[RunGauges]:
         """Every run object that was seen and is not deleted."""
+
+    def configurations(self) -> Iterable[ConfigurationGauges]:
+        """Every StorageCompressionConfiguration."""
 
     def active_runs(self) -> int:
         """How many runs this process is carrying out."""
@@ -114,6 +137,7 @@ class StateCollector(Collector):
         families = _Families()
         self._collect_clusters(families)
         self._collect_runs(families)
+        self._collect_configurations(families)
         yield from families.made.values()
 
     def _collect_clusters(self, families: _Families) -> None:
@@ -146,3 +170,15 @@ class StateCollector(Collector):
             families.add(catalogue.LAST_SUCCESS, cluster_labels, completed)
         families.add(catalogue.ACTIVE_RUNS, (catalogue.DEFRAGMENT,), self._snapshot.active_runs())
         families.add(catalogue.ORPHANED_RUNS, (), self._snapshot.orphaned_runs())
+
+    def _collect_configurations(self, families: _Families) -> None:
+        configurations = tuple(self._snapshot.configurations())
+        counts = Counter(pair for each in configurations for pair in each.conditions.items())
+        for (condition, status), count in counts.items():
+            families.add(catalogue.COMPRESSION_CONFIGURATIONS, (condition, status), count)
+        for each in configurations:
+            key = (each.namespace, each.name)
+            families.add(catalogue.STORAGE_LAST_AUDIT, key, each.audited)
+            for form in each.forms:
+                families.add(catalogue.STORAGE_VALUES, (*key, form.form), form.values)
+                families.add(catalogue.STORAGE_VALUES_BYTES, (*key, form.form), form.bytes)

@@ -18,10 +18,13 @@ from etcdmaint.observability.metrics import (
     EtcdRpcs,
     KubernetesRequests,
     ProcessState,
+    StorageCompression,
     new_registry,
 )
 from etcdmaint.observability.state import (
     ClusterGauges,
+    ConfigurationGauges,
+    FormGauges,
     MemberGauges,
     ObjectKey,
     RunGauges,
@@ -117,7 +120,13 @@ def everything() -> CollectorRegistry:
     cluster = ClusterGauges(key, True, True, (MemberGauges(1, True, 3, 2, 4),))
     finished = RunGauges("a", "c", "Complete", cluster=key, completed=2.0)
     running = RunGauges("a", "d", "Running", cluster=key, started=2.0)
-    StateCollector(Known((cluster,), (finished, running)), registry)
+    storage = StorageCompression(registry)
+    storage.published("created")
+    storage.audited("consistent", 1.0)
+    forms = (FormGauges("protobuf", 100, 2048),)
+    policy = ConfigurationGauges("a", "e", {"Valid": "True"}, audited=2.0, forms=forms)
+    known = Known((cluster,), (finished, running), known_configurations=(policy,))
+    StateCollector(known, registry)
     return registry
 
 

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from etcdmaint.observability.state import (
     ClusterGauges,
+    ConfigurationGauges,
+    FormGauges,
     MemberGauges,
     ObjectKey,
     RunGauges,
@@ -24,6 +26,10 @@ class Known:
     known_runs: tuple[RunGauges, ...] = ()
     active: int = 0
     orphaned: int = 0
+    known_configurations: tuple[ConfigurationGauges, ...] = ()
+
+    def configurations(self) -> tuple[ConfigurationGauges, ...]:
+        return self.known_configurations
 
     def clusters(self) -> tuple[ClusterGauges, ...]:
         return self.known_clusters
@@ -111,3 +117,20 @@ def test_the_last_success_of_a_cluster_is_its_newest() -> None:
     labels = LABELS | {"operation": "defragment"}
     name = "etcdmaint_last_success_timestamp_seconds"
     assert collected(Known(known_runs=runs)).get_sample_value(name, labels) == 9.0
+
+
+def test_configurations_are_counted_by_condition_and_their_values_by_form() -> None:
+    """R138: nothing by resource; a sum of bytes that may not be told has no series."""
+    forms = (FormGauges("protobuf", 120, 4096), FormGauges("deflate", 3))
+    conditions = {"Valid": "True", "Published": "False"}
+    one = ConfigurationGauges("team-a", "etcd", conditions, audited=1.5, forms=forms)
+    other = ConfigurationGauges("team-b", "etcd", {"Valid": "True"})
+    value = collected(Known(known_configurations=(one, other))).get_sample_value
+    name = "etcdmaint_storage_compression_configurations"
+    assert value(name, {"condition": "Valid", "status": "True"}) == 2
+    assert value(name, {"condition": "Published", "status": "False"}) == 1
+    labels = {"namespace": "team-a", "name": "etcd"}
+    assert value("etcdmaint_storage_last_audit_timestamp_seconds", labels) == 1.5
+    assert value("etcdmaint_storage_values", labels | {"form": "deflate"}) == 3
+    assert value("etcdmaint_storage_values_bytes", labels | {"form": "protobuf"}) == 4096
+    assert value("etcdmaint_storage_values_bytes", labels | {"form": "deflate"}) is None

@@ -1,0 +1,82 @@
+"""One audit of an etcd for the operator: connect, count without decrypting, say what may be said.
+
+It gives way to whoever holds the cluster's slot, and keeps to a rate. This module must not know when an
+audit is due, nor for which object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from etcdmaint.api.compression import AuditStatus
+from etcdmaint.clock import Clock
+from etcdmaint.compression.audit import Audit, audit
+from etcdmaint.compression.census import Census
+from etcdmaint.compression.resources import Keyspace
+from etcdmaint.compression.source import ClusterSource
+from etcdmaint.compression.walk import Progress, Timing
+from etcdmaint.defrag.lock import read_slot
+from etcdmaint.defrag.process import shown
+from etcdmaint.defrag.run import Target
+from etcdmaint.errors import EtcdError
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.etcd.types import prefix_end
+from etcdmaint.kube.storage_compression_status import summarize
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCourtesy:
+    """Stands back for whoever holds the cluster's slot; implements `compression.walk.Courtesy`."""
+
+    cluster: ClusterClient
+    timeout: float
+
+    async def holder(self) -> str:
+        """The holder, "" where nobody is known to hold it."""
+        for member in self.cluster.members:
+            if member.is_learner:
+                continue
+            try:
+                # A member that is being defragmented does not answer; another one does.
+                held = await read_slot(self.cluster.client(member.id), timeout=self.timeout)
+            except EtcdError:
+                continue
+            return shown(held.value.holder) if held else ""
+        return ""
+
+
+async def count_stored(
+    target: Target,
+    *,
+    bytes_per_second: int,
+    clock: Clock,
+    timeout: float,
+    observer: RpcObserver | None = None,
+    timing: Timing | None = None,
+) -> AuditStatus:
+    """Count all that an API server keeps below the target's prefix; `timeout` (seconds) for each RPC.
+
+    Raises EtcdError and ClusterNotHealthy when it cannot be carried to its end.
+    """
+    keyspace = Keyspace(target.kubernetes_prefix.encode())
+    span = (keyspace.root, prefix_end(keyspace.root))
+    async with await ClusterClient.connect(
+        target.seeds,
+        target.access,
+        timeout=timeout,
+        observer=observer,
+        metrics_port=target.metrics_port,
+    ) as cluster:
+        started = clock.now()
+        # Its damaged keys are named by the command line, to whoever may read etcd.
+        state = Audit(Census(keyspace, keep=0), Progress(spans=(span,)))
+        await audit(
+            state,
+            ClusterSource(cluster, keyspace=keyspace, timeout=timeout),
+            bytes_per_second=bytes_per_second,
+            clock=clock,
+            courtesy=SlotCourtesy(cluster, timeout),
+            timing=timing,
+        )
+        return summarize(state, cluster.cluster_id, started, clock.now())
