@@ -122,7 +122,8 @@ def examine(
     if plaintext[:1] == b"\x00":
         content, plain = _unframed(plaintext)
     else:
-        content, plain = _content(plaintext), plaintext
+        content = _content(plaintext)
+        plain = None if content is Content.ENVELOPE else plaintext
     return (Form(content, provider, name) if provider else _BARE[content]), plain, stale
 
 

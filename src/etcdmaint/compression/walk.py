@@ -250,12 +250,13 @@ async def take(chunk: Chunk, deal: Callable[[Iterator[Entry]], object], progress
         raise
 
 
-def spans_of(prefixes: Sequence[Span]) -> tuple[Span, ...]:
-    """The same spans, sorted and without what lies in another."""
+def spans_of(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The same keys in spans that are sorted and apart."""
     kept: list[Span] = []
-    for start, end in sorted(prefixes, key=lambda span: (span[0], span[1] != b"\0", span[1])):
-        if kept and (kept[-1][1] == b"\0" or start < kept[-1][1]):
-            continue
+    for start, end in sorted(spans):
+        if kept and (kept[-1][1] == b"\0" or start <= kept[-1][1]):
+            start, before = kept.pop()
+            end = b"\0" if b"\0" in (before, end) else max(before, end)
         kept.append((start, end))
     return tuple(kept)
 
