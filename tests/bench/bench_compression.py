@@ -414,8 +414,8 @@ def page(
         "",
         (
             "MB of plaintext a second, all threads together, two CPUs. The libraries let go of the "
-            "interpreter's lock while they work; at 1 KB taking it back costs more than the work, and "
-            "threads lose."
+            "interpreter's lock while they work; at 1 KB taking it back costs as much as the work, and "
+            "threads gain little or lose."
         ),
         "",
         "| | size | 1 | 2 | 16 | 2 against 1 | 16 against 1 |",
