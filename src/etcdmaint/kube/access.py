@@ -67,7 +67,7 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
     chosen = kubeconfig or os.environ.get("KUBECONFIG", "")
     configuration = Configuration()
     # No retries behind our back: who asks knows better what to do than a generic back-off.
-    configuration.retries = False
+    configuration.retries = None
     configuration.client_session_kwargs = {"trust_env": False}
     if not chosen and os.environ.get("KUBERNETES_SERVICE_HOST"):
         try:

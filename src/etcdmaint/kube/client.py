@@ -98,7 +98,7 @@ class KubeApi:
     """Get, list, create, replace, patch and delete; every call raises only KubeError subclasses.
 
     `timeout` is in seconds and covers a whole request. `reachable` says whether the latest request was
-    answered at all; None before the first.
+    answered, and not by an excuse; None before the first.
     """
 
     def __init__(
@@ -232,6 +232,7 @@ class KubeApi:
             raise Unavailable(f"the Kubernetes API did not answer: {kind}") from error
         finally:
             self.observer.request(verb, resource, status, self._clock.monotonic() - started)
+        self.reachable = status < 500
         self._note_date(response.headers)
         answer = _decode(data)
         if status >= 400:
@@ -239,7 +240,6 @@ class KubeApi:
         return answer
 
     def _note_date(self, headers: Mapping[str, str]) -> None:
-        self.reachable = True
         try:
             date = parsedate_to_datetime(headers["Date"])
         except (KeyError, ValueError):

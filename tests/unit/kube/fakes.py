@@ -95,9 +95,7 @@ class FakeApi:
         self._answer()
         return copy.deepcopy(self._find(resource, namespace, name))
 
-    async def list(
-        self, resource: Resource, namespace: str = "", **_: Any
-    ) -> list[dict[str, Any]]:
+    async def list(self, resource: Resource, namespace: str = "", **_: Any) -> list[dict[str, Any]]:
         self._answer()
         return [
             copy.deepcopy(obj)
