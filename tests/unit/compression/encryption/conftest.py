@@ -9,13 +9,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import settings
 
 from tests.kms_plugin import KmsPlugin
-
-# How long one example takes says how busy the machine is.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 _NUMBERS = itertools.count(1)
 
