@@ -1,0 +1,165 @@
+"""How kopf is told to behave."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+import kopf
+import pytest
+
+from etcdmaint.handlers import connections, defrag, framework
+from etcdmaint.kube.inventory import RunInventory
+
+
+def test_patience_with_the_api_server_has_no_end_and_begins_anew_each_time() -> None:
+    """A LIST that fails longer than the back-offs last would end the operator."""
+    patience = framework.EverMorePatience()
+    first = list(itertools.islice(patience, 1000))
+    assert max(first) <= 37.5
+    assert min(first[10:]) >= 22.0
+    assert next(iter(patience)) < 1.0
+
+
+def test_nothing_of_kopfs_own_is_kept_on_objects_but_the_finalizer() -> None:
+    settings = framework.make_settings(instance="pod-0", namespaces=[])
+    assert settings.persistence.finalizer == "etcdmaint.io/operator"
+    assert settings.peering.standalone is True
+    assert settings.posting.enabled is False
+    assert settings.scanning.disabled is False
+
+
+def test_with_namespaces_neither_kinds_nor_namespaces_are_listed() -> None:
+    """Roles give no right to it."""
+    assert framework.make_settings(instance="x", namespaces=["a"]).scanning.disabled is True
+
+
+@pytest.mark.parametrize(
+    ("status", "unfinished"),
+    [
+        ({}, True),
+        ({"phase": "Pending"}, True),
+        ({"phase": "Running"}, True),
+        ({"phase": "Dreaming"}, True),
+        ({"phase": "Complete"}, False),
+        ({"phase": "Failed"}, False),
+    ],
+)
+def test_the_daemons_filter_asks_for_the_phase_and_nothing_else(
+    status: dict[str, Any], unfinished: bool
+) -> None:
+    """D1, D7: a deletion must not let the object go while a member is in flight."""
+    meta = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert defrag.is_unfinished(status=status, meta=meta) is unfinished
+
+
+class Access:
+    server = "https://10.0.0.1"
+    ca_path = "/ca"
+    certificate_path = key_path = None
+    insecure = False
+    namespace = "ns"
+
+    def __init__(self, header: str) -> None:
+        self.header = header
+
+    async def authorization(self) -> str:
+        return self.header
+
+
+@pytest.mark.parametrize(
+    ("header", "scheme", "token"),
+    [("bearer abc", "Bearer", "abc"), ("Bearer abc", "Bearer", "abc"), ("", None, None)],
+)
+async def test_kopf_logs_in_as_we_do_and_again_after_ten_minutes(
+    header: str, scheme: str | None, token: str | None
+) -> None:
+    registry = kopf.OperatorRegistry()
+    framework.register_login(registry, Access(header))  # type: ignore[arg-type]
+    (handler,) = registry._activities.get_all_handlers()
+    info = await handler.fn()  # type: ignore[call-arg, misc]
+    assert (info.scheme, info.token) == (scheme, token)
+    left = info.expiration - datetime.now(UTC)
+    assert 590 < left.total_seconds() <= 600
+
+
+class Runs:
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def run(self, ref: Any, stop: Any) -> None:
+        self.ran.append(str(ref))
+
+
+class Stopped:
+    """As kopf's flag of a daemon."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.waited: list[float] = []
+
+    def __bool__(self) -> bool:
+        return self.on
+
+    async def wait(self, timeout: float) -> None:
+        self.waited.append(timeout)
+
+
+def handlers_of(registry: kopf.OperatorRegistry, kind: str) -> dict[str, Any]:
+    return {str(h.id): h for h in getattr(registry, kind).get_all_handlers()}
+
+
+async def test_the_daemon_of_a_run_has_no_timeouts_that_would_cut_a_member_off() -> None:
+    """D7, D33: kopf would cancel it after the one, and let the object go after the other."""
+    registry, runs = kopf.OperatorRegistry(), Runs()
+    defrag.register(registry, runs, RunInventory())
+    daemon = handlers_of(registry, "_spawning")["defrag"]
+    assert daemon.cancellation_backoff is None
+    assert daemon.cancellation_timeout is None
+    await daemon.fn(name="now", namespace="ns", uid="u", stopped=Stopped())
+    assert runs.ran == ["ns/now"]
+
+
+async def test_what_happens_to_a_run_is_noted() -> None:
+    registry, inventory = kopf.OperatorRegistry(), RunInventory()
+    defrag.register(registry, Runs(), inventory)
+    note = handlers_of(registry, "_watching")["inventory"].fn
+    body = {"metadata": {"name": "now", "namespace": "ns", "uid": "u"}}
+    await note(type="ADDED", body=body, uid="u")
+    assert len(inventory.runs()) == 1
+    await note(type="DELETED", body=body, uid="u")
+    assert len(inventory.runs()) == 0
+
+
+async def test_connections_are_only_watched() -> None:
+    """No daemon and no timer: either would put a finalizer on them."""
+
+    class Known:
+        def __init__(self) -> None:
+            self.told: list[Any] = []
+
+        def seen(self, obj: dict[str, Any]) -> None:
+            self.told.append(dict(obj))
+
+        def gone(self, uid: str) -> None:
+            self.told.append(uid)
+
+    registry, known = kopf.OperatorRegistry(), Known()
+    connections.register(registry, known)
+    assert handlers_of(registry, "_spawning") == {}
+    assert handlers_of(registry, "_changing") == {}
+    note = handlers_of(registry, "_watching")["connections"].fn
+    await note(type=None, body=kopf.Body({"metadata": {"uid": "u"}}), uid="u")
+    await note(type="DELETED", body=kopf.Body({}), uid="u")
+    assert known.told == [{"metadata": {"uid": "u"}}, "u"]
+
+
+async def test_kopfs_flag_serves_as_the_signal_to_stop() -> None:
+    stopped = Stopped()
+    stop = framework.KopfStop(stopped)  # type: ignore[arg-type]
+    assert not stop.is_set()
+    await stop.wait(3.0)
+    assert stopped.waited == [3.0]
+    stopped.on = True
+    assert stop.is_set()

@@ -1,0 +1,353 @@
+"""Runs as this process keeps them: what they are asked before they may act, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from etcdmaint.api.defrag import parse_defrag
+from etcdmaint.defrag.queue import RunQueue
+from etcdmaint.defrag.run import NoInstrumentation, Severity
+from etcdmaint.defrag.timing import Timing
+from etcdmaint.errors import ClusterNotReady, StopRequested
+from etcdmaint.etcd.endpoint import AddressMap
+from etcdmaint.kube import runs
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.events import EventSink, shortened
+from etcdmaint.kube.resources import (
+    ETCD_CONNECTIONS,
+    ETCD_DEFRAGS,
+    EVENTS,
+    LEASES,
+    ObjectRef,
+)
+from etcdmaint.kube.runs import DefragSurroundings, Runner, RunParts
+from etcdmaint.kube.schema import DefragSchema, missing_additions
+from tests.unit.kube.fakes import FakeApi, FakeFence
+
+REF = ObjectRef(ETCD_DEFRAGS, "ns", "now", "uid-now")
+
+
+class Stop:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
+    async def wait(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.event.wait()
+        except TimeoutError:
+            return
+
+
+class Api(FakeApi):
+    """With a schema, and Events that are only counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.additions = True
+        self.posted: list[dict[str, Any]] = []
+
+    async def schema(self, resource: Any) -> dict[str, Any]:
+        return document(self.additions)
+
+    async def create(self, resource: Any, namespace: str, body: dict[str, Any], **_: Any) -> Any:
+        assert resource is EVENTS
+        self.posted.append(body)
+        return body
+
+
+def document(additions: bool) -> dict[str, Any]:
+    leaf: dict[str, Any] = {}
+    spec: dict[str, Any] = {"clusterRef": {"properties": {"name": leaf}}, "rule": leaf}
+    row: dict[str, Any] = {"name": leaf}
+    if additions:
+        spec |= {"dryRun": leaf, "leaderTransfer": leaf}
+        spec["clusterRef"]["properties"]["kind"] = leaf
+        row["memberID"] = leaf
+    schema = {
+        "x-kubernetes-group-version-kind": [{"kind": "EtcdDefrag"}],
+        "properties": {
+            "spec": {"properties": spec},
+            "status": {"properties": {"members": {"items": {"properties": row}}}},
+        },
+    }
+    return {"components": {"schemas": {"other": {}, "defrag": schema}}}
+
+
+def parts(api: Api, **changes: Any) -> RunParts:
+    return RunParts(
+        **{
+            "api": api,
+            "clusters": Clusters(api, AddressMap()),  # type: ignore[arg-type]
+            "schema": DefragSchema(api, api.clock),  # type: ignore[arg-type]
+            "events": EventSink(api, api.clock, instance="pod-0"),  # type: ignore[arg-type]
+            "fence": FakeFence(),
+            "clock": api.clock,
+            "instrumentation": NoInstrumentation(),
+            "observer": None,
+            "queue": RunQueue(),
+            "timing": Timing(),
+            **changes,
+        }
+    )
+
+
+def asked(kind: str = "EtcdConnection", **changes: Any) -> dict[str, Any]:
+    metadata = {
+        "name": "now",
+        "namespace": "ns",
+        "uid": "uid-now",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        **changes.pop("metadata", {}),
+    }
+    spec = {"clusterRef": {"name": "etcd", "kind": kind}}
+    return {"metadata": metadata, "spec": spec, **changes}
+
+
+@pytest.fixture
+def api() -> Api:
+    api = Api()
+    connection = {
+        "metadata": {
+            "name": "etcd",
+            "namespace": "ns",
+            "uid": "c",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {"endpoints": ["http://10.0.0.1:2379"]},
+    }
+    api.put(ETCD_CONNECTIONS, connection)
+    return api
+
+
+def surroundings(api: Api, obj: dict[str, Any], **changes: Any) -> DefragSurroundings:
+    api.put(ETCD_DEFRAGS, obj)
+    return DefragSurroundings(
+        parts(api, **changes), REF, parse_defrag(obj), Stop(), asyncio.Event()
+    )
+
+
+async def test_a_connection_is_looked_up_afresh_each_time(api: Api) -> None:
+    around = surroundings(api, asked())
+    assert [str(seed) for seed in (await around.look()).seeds] == ["http://10.0.0.1:2379"]
+    stored = api.objects["etcdconnections", "ns", "etcd"]
+    stored["spec"] = {"endpoints": ["10.0.0.2"]}
+    assert [str(seed) for seed in (await around.look()).seeds] == ["http://10.0.0.2:2379"]
+    stored["spec"] = {"endpoints": []}
+    with pytest.raises(ClusterNotReady, match="endpoints"):
+        await around.look()
+
+
+async def test_an_api_server_that_is_away_is_waited_for_at_a_look(api: Api) -> None:
+    """D38."""
+    around = surroundings(api, asked())
+    api.outages = 4
+    assert (await around.look()).seeds
+    assert len(api.clock.slept) == 4
+
+
+async def test_waiting_for_the_api_server_ends_when_the_run_is_to_stop(api: Api) -> None:
+    around = surroundings(api, asked())
+    around.draining.set()
+    with pytest.raises(StopRequested):
+        await around.look()
+
+
+async def test_the_stop_button_on_the_run_itself_is_read_at_each_look(api: Api) -> None:
+    """D9."""
+    obj = asked()
+    around = surroundings(api, obj)
+    assert (await around.look()).paused is None
+    obj["metadata"]["annotations"] = {"etcdmaint.io/paused": "true"}
+    told = (await around.look()).paused
+    assert told is not None
+    assert "this EtcdDefrag" in told
+
+
+async def test_a_run_from_an_older_crd_stays_where_it_is_also_under_a_newer_one(api: Api) -> None:
+    """A dryRun that was dropped does not come back."""
+    obj = asked()
+    around = surroundings(api, obj)
+    api.additions = False
+    with pytest.raises(ClusterNotReady) as refused:
+        await around.look()
+    assert refused.value.reason == "OlderCRD"
+    assert "spec.dryRun" in str(refused.value)
+    obj["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "Progressing", "status": "False", "reason": "OlderCRD"}],
+    }
+    api.additions = True
+    api.clock.seconds += 3600
+    with pytest.raises(ClusterNotReady, match="create it again"):
+        await around.look()
+    accepting = surroundings(api, obj, accept_older_crd=True)
+    assert (await accepting.look()).seeds
+
+
+def test_a_kind_that_is_not_served_at_all_lacks_everything() -> None:
+    assert len(missing_additions({})) == 4
+    assert missing_additions(document(additions=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("manager", "subresource", "other"),
+    [
+        ("etcdmaint", "status", False),
+        ("kopf", "", False),
+        ("kubectl-client-side-apply", "", False),
+        ("manager", "status", True),
+    ],
+)
+async def test_another_writer_of_the_status_is_another_controller(
+    api: Api, manager: str, subresource: str, other: bool
+) -> None:
+    """For EtcdClusters only: an EtcdConnection is nobody else's."""
+    entry = {"manager": manager} | ({"subresource": subresource} if subresource else {})
+    obj = asked("EtcdCluster", metadata={"managedFields": [entry]})
+    around = surroundings(api, obj)
+    with pytest.raises(Exception) as raised:  # there is no such EtcdCluster either
+        await around.look()
+    assert (getattr(raised.value, "reason", "") == "OtherController") is other
+    mine = surroundings(api, asked(metadata={"managedFields": [entry]}))
+    assert (await mine.look()).seeds
+
+
+@pytest.mark.parametrize(
+    ("age", "duration", "holder", "fresh"),
+    [(0, 15, "x", True), (14, 15, "x", True), (16, 15, "x", False), (0, 15, "", False)],
+)
+async def test_a_fresh_lease_of_the_other_operator_is_another_controller(
+    api: Api, age: int, duration: int, holder: str, fresh: bool
+) -> None:
+    """By the API server's clock."""
+    api.clock.seconds = float(age)
+    spec = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": duration,
+        "renewTime": "2026-01-01T00:00:00.000000Z",
+    }
+    name = "aa20b3a9.etcd-operator.cozystack.io"
+    api.put(LEASES, {"metadata": {"name": name, "namespace": "their"}, "spec": spec})
+    told = await parts(api).clusters.other_controller(asked("EtcdCluster"))
+    assert (told is not None) is fresh
+    if told:
+        assert "namespace their" in told
+
+
+async def test_whether_another_run_is_still_to_be_finished_is_asked_of_its_object(api: Api) -> None:
+    """D60: one that is over, gone, or replaced has left its mark for nothing."""
+    around = surroundings(api, asked())
+    other = {"metadata": {"name": "other"}, "status": {"phase": "Running"}}
+    api.put(ETCD_DEFRAGS, other)
+    assert await around.is_active("ns/other", "uid-other")
+    assert not await around.is_active("ns/other", "uid-before")
+    assert not await around.is_active("ns/gone", "uid")
+    other["status"] = {"phase": "Failed"}
+    assert not await around.is_active("ns/other", "uid-other")
+    api.outages = 1
+    assert await around.is_active("ns/other", "uid-other"), "not known: it may be"
+
+
+async def test_a_spec_that_cannot_be_read_ends_the_run_and_names_the_field(api: Api) -> None:
+    """D52."""
+    api.put(ETCD_DEFRAGS, {**asked(), "spec": {"clusterRef": {"name": "etcd"}, "rule": 7}})
+    runner = Runner(parts(api))
+    await runner.run(REF, Stop())
+    status = api.objects["etcddefrags", "ns", "now"]["status"]
+    assert status["phase"] == "Failed"
+    failed = next(c for c in status["conditions"] if c["type"] == "Failed")
+    assert failed["reason"] == "InvalidSpec"
+    assert "spec.rule" in failed["message"]
+    assert runner.active == frozenset()
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        asked(status={"phase": "Complete"}),
+        asked(status={"phase": "Failed"}),
+        asked(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        asked(metadata={"uid": "another"}),
+        None,
+    ],
+)
+async def test_what_is_over_deleted_or_gone_is_not_touched(
+    api: Api, obj: dict[str, Any] | None
+) -> None:
+    """D1, D7: a stale event of a watch may still call for it."""
+    if obj is not None:
+        api.put(ETCD_DEFRAGS, obj)
+    await Runner(parts(api)).run(REF, Stop())
+    assert api.writes == []
+
+
+async def test_a_fault_of_ours_does_not_end_a_run_for_good(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A daemon that dies is never started again by kopf."""
+    monkeypatch.setattr(runs, "_AFTER_A_FAULT", 0.01)
+    api.put(ETCD_DEFRAGS, asked())
+    attempts = 0
+
+    class Broken:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts < 3:
+                raise ZeroDivisionError
+            api.objects.clear()
+
+        async def run(self, state: Any) -> None:
+            raise runs.RunGone("gone")
+
+    monkeypatch.setattr(runs, "Sweep", Broken)
+    await Runner(parts(api)).run(REF, Stop())
+    assert attempts == 3
+    assert "a fault" in caplog.text
+
+
+async def test_draining_waits_for_the_runs_under_way_and_no_longer_than_it_may(api: Api) -> None:
+    assert await Runner(parts(api)).drain(0.0)
+    leave, entered = asyncio.Event(), asyncio.Event()
+
+    class Busy(Runner):
+        async def _once(self, ref: Any, stop: Any) -> bool:
+            entered.set()
+            await leave.wait()
+            return True
+
+    runner = Busy(parts(api))
+    task = asyncio.create_task(runner.run(REF, Stop()))
+    await entered.wait()
+    assert runner.active == {"uid-now"}
+    assert not await runner.drain(0.01)
+    leave.set()
+    assert await runner.drain(1.0)
+    await task
+
+
+async def test_events_are_posted_in_order_and_never_in_the_way(api: Api) -> None:
+    sink = EventSink(api, api.clock, instance="pod-0")  # type: ignore[arg-type]
+    for number in range(300):
+        sink.post(REF, Severity.WARNING, "DefragDeferred", f"message {number}")
+    posting = asyncio.create_task(sink.run())
+    await sink.flush(1.0)
+    posting.cancel()
+    assert [event["message"] for event in api.posted[:2]] == ["message 0", "message 1"]
+    assert len(api.posted) == 256
+    first = api.posted[0]
+    assert first["type"] == "Warning"
+    assert first["involvedObject"]["uid"] == "uid-now"
+    assert len({event["metadata"]["name"] for event in api.posted}) == 256
+
+
+def test_a_long_message_is_cut_to_what_an_event_takes() -> None:
+    assert len(shortened("ü" * 2000).encode()) <= 1024
+    assert shortened("short") == "short"
