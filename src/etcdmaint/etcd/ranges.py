@@ -31,8 +31,9 @@ _PART_KEYS = 10_000
 # A page has about so many bytes. Where this means fewer than 1,000 keys, a page is so expensive to
 # send that counting the rest of the part does not matter.
 _PAGE_BYTES = 2 << 20
-_FIRST_PAGE_KEYS = 64
-_PAGE_KEYS = 10_000
+_FIRST_PAGE_KEYS = 8
+# Where small values end and large ones begin, a page is as large as its keys allow.
+_PAGE_KEYS = 4_000
 
 Cuts = Callable[[bytes, bytes], Sequence[bytes]]
 """Keys inside a range (start, end; `b"\\0"`: no end), sorted, at which it may be cut."""

@@ -1,0 +1,204 @@
+"""Ranges of real etcd: streamed by 3.7, in bounded pages by older ones, the same keys either way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from etcdmaint.compression.resources import Keyspace
+from etcdmaint.compression.source import kubernetes_cuts
+from etcdmaint.errors import FutureRevision, PermissionDenied, RevisionCompacted, RPCTimeout
+from etcdmaint.etcd import ranges
+from etcdmaint.etcd.access import Access, Login, Tls
+from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.endpoint import Endpoint
+from etcdmaint.etcd.entries import Chunk, Entry
+from etcdmaint.etcd.ranges import Cuts, RangeReader
+from tests.controlplane.etcd import EtcdCluster
+from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.tls import ClusterTls
+
+from .planting import client_of, plant, values
+
+pytestmark = pytest.mark.etcd
+
+ALL = (b"\0", b"\0")
+PLANTED = dict(sorted(values().items()))
+
+
+@pytest.fixture(scope="module", params=["3.7", "3.6", "3.5"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EtcdCluster]:
+    folder = tmp_path_factory.mktemp("ranges")
+    with EtcdCluster(folder, size=1, version=request.param) as started:
+        plant(started, PLANTED.items())
+        yield started
+
+
+@asynccontextmanager
+async def reader_of(cluster: EtcdCluster, **options: object) -> AsyncIterator[RangeReader]:
+    async with client_of(cluster) as client:
+        yield RangeReader(client, **options)  # type: ignore[arg-type]
+
+
+async def read(
+    reader: RangeReader, start: bytes = b"\0", end: bytes = b"\0", revision: int = 0
+) -> list[Entry]:
+    found: list[Entry] = []
+    async with aclosing(reader.read(start, end, revision)) as chunks:
+        async for chunk in chunks:
+            assert chunk.size >= sum(len(each.key) + len(each.value) for each in chunk.entries)
+            found += chunk.entries
+    return found
+
+
+async def rest_of(chunks: AsyncIterator[Chunk]) -> None:
+    async for _ in chunks:
+        pass
+
+
+async def test_all_keys_come_once_in_order_with_their_values(cluster: EtcdCluster) -> None:
+    async with reader_of(cluster) as reader:
+        revision = await reader.newest()
+        found = await read(reader, revision=revision)
+        again = await read(reader, revision=revision)
+        assert await reader.count(*ALL) == len(PLANTED)
+        assert reader.streams is (cluster.version == "3.7")
+    assert [(each.key, each.value) for each in found] == list(PLANTED.items())
+    assert found == again
+    assert all(each.version == 1 and 1 < each.mod_revision <= revision for each in found)
+
+
+async def test_a_range_has_its_own_keys_and_no_others(cluster: EtcdCluster) -> None:
+    async with reader_of(cluster) as reader:
+        found = await read(reader, b"/registry/pods/", b"/registry/pods0")
+        assert [each.key for each in found] == [key for key in PLANTED if b"/pods/" in key]
+        assert await read(reader, b"/registry/nothing/", b"/registry/nothing0") == []
+
+
+async def test_a_revision_is_read_as_it_was(cluster: EtcdCluster) -> None:
+    async with reader_of(cluster) as reader:
+        revision = await reader.newest()
+        await reader.client.put(b"/registry/pods/ns-1/framed-0", b"written later")
+        await reader.client.put(b"/registry/pods/later", b"written later")
+        try:
+            found = await read(reader, revision=revision)
+        finally:
+            await reader.client.put(
+                b"/registry/pods/ns-1/framed-0", PLANTED[b"/registry/pods/ns-1/framed-0"]
+            )
+            await reader.client.delete_range(b"/registry/pods/later")
+        assert [(each.key, each.value) for each in found] == list(PLANTED.items())
+        with pytest.raises(FutureRevision):
+            await read(reader, revision=revision + 1000)
+
+
+async def test_a_revision_compacted_away_in_the_middle_is_told(cluster: EtcdCluster) -> None:
+    # Enough that neither etcd nor the wire can be ahead of a reader that stops.
+    large = [(b"/large/%02d" % number, bytes([number]) * 1_000_000) for number in range(30)]
+    async with reader_of(cluster) as reader:
+        for key, value in large:
+            await reader.client.put(key, value)
+        revision = await reader.newest()
+        async with aclosing(reader.read(b"/large/", b"/large0", revision)) as chunks:
+            first = await anext(chunks)
+            await reader.client.put(b"/other", b"x")
+            await reader.client.compact(revision + 1, physical=True)
+            try:
+                with pytest.raises(RevisionCompacted):
+                    await rest_of(chunks)
+            finally:
+                await reader.client.delete_range(b"/large/", b"/large0")
+                await reader.client.delete_range(b"/other")
+        assert 0 < len(first.entries) < 30
+
+
+async def test_large_values_take_the_memory_of_a_few(cluster: EtcdCluster) -> None:
+    async with reader_of(cluster) as reader:
+        for number in range(20):
+            await reader.client.put(b"/huge/%02d" % number, bytes(1_500_000))
+        sizes = []
+        async with aclosing(reader.read(b"/huge/", b"/huge0", 0)) as chunks:
+            async for chunk in chunks:
+                sizes.append(chunk.size)
+        await reader.client.delete_range(b"/huge/", b"/huge0")
+    assert sum(sizes) > 30_000_000
+    # Both begin with about ten values, before they know how large they are.
+    assert max(sizes) <= 16_000_000
+
+
+async def test_parts_are_cut_at_resources_and_namespaces(
+    cluster: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd counts the rest of a range with every page: the parts must be small."""
+    if cluster.version == "3.7":
+        pytest.skip("it streams")
+    monkeypatch.setattr(ranges, "_PART_KEYS", 150)
+    keyspace = Keyspace()
+    asked: list[tuple[bytes, bytes]] = []
+    async with client_of(cluster) as client:
+        for name in range(7):
+            await client.put(b"/registry/namespaces/ns-%d" % name, b"k8s")
+
+        async def cuts() -> Cuts:
+            known = await kubernetes_cuts(client, keyspace, timeout=5.0)
+
+            def told(start: bytes, end: bytes) -> Sequence[bytes]:
+                asked.append((start, end))
+                found = known(start, end)
+                assert all(start < key and (end == b"\0" or key < end) for key in found)
+                assert list(found) == sorted(found)
+                return found
+
+            return told
+
+        reader = RangeReader(client, cuts=cuts)
+        found = await read(reader)
+        parts = [part async for part in reader._parts(b"\0", b"\0", 0)]
+        await client.delete_range(b"/registry/namespaces/", b"/registry/namespaces0")
+    kept = [(each.key, each.value) for each in found if b"/namespaces/" not in each.key]
+    assert kept == list(PLANTED.items())
+    assert (b"/registry/configmaps/ns-3/", b"/registry/configmaps/ns-4/") in parts
+    assert len(parts) < 60
+    assert len(asked) < 60
+
+
+async def test_a_stalled_member_ends_a_read_in_time(
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    cluster = etcd_cluster_factory(size=1)
+    plant(cluster, [(b"/large/%02d" % number, bytes(1_000_000)) for number in range(20)])
+    async with reader_of(cluster, timeout=0.5) as reader:
+        chunks = reader.read(b"\0", b"\0", 0)
+        async with aclosing(chunks):
+            await anext(chunks)
+            cluster.members[0].pause()
+            try:
+                with pytest.raises(RPCTimeout):
+                    await rest_of(chunks)
+            finally:
+                cluster.members[0].resume()
+
+
+async def test_ranges_are_read_with_a_login_and_refused_without_the_right(
+    etcd_cluster_factory: EtcdClusterFactory, tmp_path: Path
+) -> None:
+    tls = ClusterTls(tmp_path, client_certificates=False)
+    for version in ("3.7", "3.6"):
+        cluster = etcd_cluster_factory(size=1, version=version, tls=tls)
+        cluster.members[0].gateway.put(b"/registry/pods/a/b", b"x")
+        cluster.enable_auth(users={"nobody": ("secret", [])})
+        endpoint = Endpoint.parse(cluster.client_urls[0])
+        for user, password, allowed in (("root", "root", True), ("nobody", "secret", False)):
+            access = Access(tls=Tls(tls.authority.certificate), login=Login(user, password))
+            async with MemberClient(endpoint, access) as client:
+                reader = RangeReader(client)
+                if allowed:
+                    assert [each.key for each in await read(reader)] == [b"/registry/pods/a/b"]
+                else:
+                    with pytest.raises(PermissionDenied):
+                        await read(reader)
