@@ -44,7 +44,8 @@ from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming, Unelecte
 from etcdmaint.kube.resync import Resync
 from etcdmaint.kube.runs import Runner, RunParts
 from etcdmaint.kube.schema import DefragSchema
-from etcdmaint.kube.storage_compression import CompressionMonitor, CompressionPace
+from etcdmaint.kube.storage_compression import CompressionMonitor
+from etcdmaint.kube.storage_compression_look import CompressionPace
 from etcdmaint.observability.http import application, serving
 from etcdmaint.observability.liveness import Checks, Freshness, beat
 from etcdmaint.observability.logging import LogFormat, configure

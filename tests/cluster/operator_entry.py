@@ -10,7 +10,7 @@ from typing import Any
 
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.kube.connections import Pace
-from etcdmaint.kube.storage_compression import CompressionPace
+from etcdmaint.kube.storage_compression_look import CompressionPace
 from etcdmaint.operator import OperatorOptions, run_operator
 
 

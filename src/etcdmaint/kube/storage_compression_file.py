@@ -21,6 +21,9 @@ Release = tuple[int, int]
 FIRST_WITH_STAGE: Final[Mapping[Stage, Release]] = {Stage.ALPHA: (1, 38), Stage.BETA: (1, 39)}
 """KEP-6264, Graduation criteria: the first release that knows a stage's fields."""
 
+SECRETS_SELECTED: Final = "SecretsSelected"
+"""The reason of Valid where the warning of R121 is due."""
+
 # Whether a release may load the file is asked later, and of that release.
 _ANY_RELEASE = "999999.0"
 
@@ -75,7 +78,7 @@ def read_configuration(obj: Mapping[str, Any]) -> Reading:
     policy = Policy.load(data, stage=stage, min_compatibility_version=_ANY_RELEASE)
     file = PolicyFile(data, policy.hash, policy.warnings, _reader(policy), _fields(entries))
     if file.warnings:
-        return Reading(config, file, Verdict(True, "SecretsSelected", "; ".join(file.warnings)))
+        return Reading(config, file, Verdict(True, SECRETS_SELECTED, "; ".join(file.warnings)))
     count = len(entries)
     message = f"the policy has {count} entr{'y' if count == 1 else 'ies'}"
     return Reading(config, file, Verdict(True, "Valid", message))

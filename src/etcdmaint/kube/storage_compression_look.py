@@ -1,0 +1,248 @@
+"""One look at one StorageCompressionConfiguration: whose etcd it is about, and the file in its place.
+
+Everything is read afresh but for the proof of identity, which is kept for some minutes. What may be
+written and what is said is decided elsewhere (`storage_compression_verdicts`); when to look, and at
+which objects, as well (`storage_compression`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from etcdmaint.api.compression import AuditStatus, compression_status
+from etcdmaint.api.defrag import ClusterRef
+from etcdmaint.clock import Clock
+from etcdmaint.compression.resources import Keyspace
+from etcdmaint.compression.walk import Timing
+from etcdmaint.defrag.run import Fence, Severity, Target
+from etcdmaint.errors import EtcdmaintError
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.kube.client import Forbidden, Json, KubeApi, KubeError, Rejected
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.events import EventSink
+from etcdmaint.kube.measurement import Verdict
+from etcdmaint.kube.resources import ObjectRef
+from etcdmaint.kube.storage_compression_file import PolicyFile, Reading, read_configuration
+from etcdmaint.kube.storage_compression_gate import NOT_THIS_CLUSTER, ServerVersion, read_version
+from etcdmaint.kube.storage_compression_identity import Standing, look_at
+from etcdmaint.kube.storage_compression_publishing import (
+    Publication,
+    config_map_name,
+    find,
+    publish,
+)
+from etcdmaint.kube.storage_compression_status import Findings
+from etcdmaint.kube.storage_compression_verdicts import Situation, refusal, verdicts
+
+_NO_REF = Standing(doubt="spec.clusterRef is left out")
+
+
+class Instrumentation(Protocol):
+    """Who counts what becomes of objects."""
+
+    def published(self, result: str) -> None:
+        """A ConfigMap was written, or could not be: `created`, `updated`, `restored`, `failed`."""
+
+    def audited(self, result: str, seconds: float) -> None:
+        """An audit is over: `consistent`, `inconsistent`, `failed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionPace:
+    """Seconds; `identity` is how long a proof is kept, `walk` the audits' own timing."""
+
+    interval: float = 30.0
+    retry: float = 10.0
+    identity: float = 300.0
+    audit_retry: float = 300.0
+    rpc_timeout: float = 5.0
+    walk: Timing | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Subject:
+    """One object, and what is kept of it between two looks.
+
+    `stood` is set once it was tried to find out which etcd it is about, `looked` after each look.
+    """
+
+    ref: ObjectRef
+    obj: Json
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    stood: asyncio.Event = field(default_factory=asyncio.Event)
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    reading: Reading | None = None
+    generation: int = -1
+    cluster_ref: ClusterRef | None = None
+    target: Target | None = None
+    standing: Standing = field(default_factory=Standing)
+    stood_at: float = -math.inf
+    audit: AuditStatus | None = None
+    failure: EtcdmaintError | None = None
+    failed_at: float = -math.inf
+
+    @property
+    def deleting(self) -> bool:
+        """Whether somebody has asked for it to be deleted."""
+        return bool(self.obj["metadata"].get("deletionTimestamp"))
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """Sorts the older first."""
+        return str(self.obj["metadata"].get("creationTimestamp") or ""), self.ref.uid
+
+
+class Looks:
+    """Looks at subjects. Every method raises KubeError while the Kubernetes API is away."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        clusters: Clusters,
+        events: EventSink,
+        fence: Fence,
+        clock: Clock,
+        *,
+        instrumentation: Instrumentation,
+        observer: RpcObserver | None,
+        pace: CompressionPace,
+    ) -> None:
+        self._api = api
+        self._clusters = clusters
+        self._events = events
+        self._fence = fence
+        self._clock = clock
+        self._instrumentation = instrumentation
+        self._observer = observer
+        self._pace = pace
+
+    async def stand(self, subject: Subject) -> Reading:
+        """Read the object, and find out which etcd it is about."""
+        generation = int(subject.obj["metadata"].get("generation") or 0)
+        reading = subject.reading
+        if reading is None or subject.generation != generation:
+            reading = subject.reading = read_configuration(subject.obj)
+            subject.generation = generation
+        ref = reading.config.spec.cluster_ref if reading.config is not None else None
+        if ref != subject.cluster_ref:
+            if subject.cluster_ref is not None:
+                subject.standing = Standing()
+            subject.cluster_ref, subject.target = ref, None
+        if ref is None:
+            subject.standing = _NO_REF
+            return reading
+        try:
+            await self._find_out(subject, ref)
+        except (Forbidden, Rejected) as error:
+            # These are about this object and its cluster, and are told.
+            subject.standing = replace(subject.standing, fault=error)
+        except KubeError:
+            raise
+        except EtcdmaintError as error:
+            subject.standing = replace(subject.standing, fault=error)
+        return reading
+
+    async def _find_out(self, subject: Subject, ref: ClusterRef) -> None:
+        now = self._clock.monotonic()
+        target = await self._clusters.find(subject.ref.namespace, ref)
+        fresh = now - subject.stood_at < self._pace.identity and subject.standing.fault is None
+        if target == subject.target and fresh:
+            return
+        if target != subject.target:
+            subject.target = None
+        timeout = self._pace.rpc_timeout
+        async with await ClusterClient.connect(
+            target.seeds, target.access, timeout=timeout, observer=self._observer
+        ) as cluster:
+            keyspace = Keyspace(target.kubernetes_prefix.encode())
+            subject.standing = await look_at(cluster, self._api, keyspace, timeout=timeout)
+        subject.target, subject.stood_at = target, now
+
+    async def settle(self, subject: Subject, reading: Reading, elder: str) -> Findings:
+        """Put the file in its place where it may be; `elder` names the older object for that etcd."""
+        server, doubt = await self._server(subject.standing)
+        situation = Situation(
+            reading=reading,
+            standing=subject.standing,
+            server=server,
+            doubt=doubt,
+            elder=elder,
+            published=compression_status(subject.obj).hash or "",
+            audit=_audit_of(subject),
+            failure=subject.failure,
+        )
+        published, hash_ = await self._publish(subject.ref, situation)
+        return Findings(
+            verdicts=verdicts(situation, published),
+            cluster_id=subject.standing.cluster_id,
+            config_map=config_map_name(subject.ref) if hash_ else None,
+            hash=hash_,
+            api_server=situation.api_server,
+            last_audit=situation.audit,
+        )
+
+    async def _server(self, standing: Standing) -> tuple[ServerVersion | None, Verdict]:
+        """The version that counts; beside it why there is none."""
+        if not standing.own:
+            if standing.fault is not None:
+                return None, Verdict(None, standing.fault.reason, str(standing.fault))
+            return None, Verdict(None, NOT_THIS_CLUSTER, standing.doubt)
+        try:
+            found = read_version(await self._api.server_version())
+        except (Forbidden, Rejected) as error:
+            return None, Verdict(None, error.reason, str(error))
+        return found, Verdict(None, "VersionUnknown", "the API server does not tell its version")
+
+    async def _publish(self, ref: ObjectRef, situation: Situation) -> tuple[Verdict, str | None]:
+        """What to say, and the hash of the file that was written last."""
+        file, name = situation.reading.file, config_map_name(ref)
+        refused = refusal(situation)
+        try:
+            found = await find(self._api, ref)
+            if refused is not None or file is None:
+                assert refused is not None
+                if not found.owned:
+                    return refused, None
+                message = f"{refused.message}. ConfigMap {name} keeps the file that it has"
+                return replace(refused, message=message), situation.published or found.hash
+            result = await publish(self._api, self._fence, ref, file, found, situation.published)
+        except (Forbidden, Rejected) as error:
+            self._instrumentation.published("failed")
+            return Verdict(False, error.reason, str(error)), situation.published or None
+        if result is Publication.NAME_TAKEN:
+            message = (
+                f"there is a ConfigMap {name} that this object does not own: it is not touched"
+            )
+            return Verdict(False, "NameTaken", message), None
+        if result is not Publication.UNCHANGED:
+            self._instrumentation.published(result.value)
+            self._announce(ref, result, file)
+        message = f"ConfigMap {name} has the file"
+        if situation.server is not None and (file.reader or file.fields):
+            message += (
+                f"; the API server that answered is {situation.server}, and behind a load balancer "
+                "other replicas may differ"
+            )
+        return Verdict(True, "Published", message), file.hash
+
+    def _announce(self, ref: ObjectRef, result: Publication, file: PolicyFile) -> None:
+        name = config_map_name(ref)
+        if result is Publication.RESTORED:
+            message = f"ConfigMap {name} was changed or deleted by somebody else; it is as it was"
+            self._events.post(ref, Severity.WARNING, "ConfigMapRestored", message)
+        else:
+            message = f"ConfigMap {name} has {file.hash}"
+            self._events.post(ref, Severity.NORMAL, "Published", message)
+
+
+def _audit_of(subject: Subject) -> AuditStatus | None:
+    """The last audit, as long as it may be of the etcd that the object is about."""
+    audit, cluster_id = subject.audit, subject.standing.cluster_id
+    if audit is None or subject.cluster_ref is None:
+        return None
+    return audit if cluster_id is None or audit.cluster_id == cluster_id else None
