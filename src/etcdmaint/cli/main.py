@@ -27,6 +27,12 @@ COMMANDS = {
     "defrag": Lazy(
         "etcdmaint.cli.defrag", "defrag", "Defragment the members that are worth it, one by one."
     ),
+    "compact": Lazy(
+        "etcdmaint.cli.compact", "compact", "Look at compaction, and take part in it by hand."
+    ),
+    "rescue": Lazy(
+        "etcdmaint.cli.rescue", "rescue", "Heal an etcd that is full, when nothing else can."
+    ),
     "storage": Lazy(
         "etcdmaint.cli.storage", "storage", "Look into what Kubernetes has stored in etcd."
     ),

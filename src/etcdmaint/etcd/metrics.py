@@ -30,7 +30,8 @@ class MemberMetrics:
     page). `defrag_inflight`: 1 while one is going on. `quota`: bytes, negative is none.
     `snapshot_streams`: clients that are reading a Snapshot. `raft_snapshots_in_flight`: sent to and
     received from other members; etcd leaves the rows out until the first one, so absent is 0.
-    `server_id`: the member's own ID.
+    `server_id`: the member's own ID. `last_compaction`: when one was carried out last (Unix seconds),
+    None since the member started.
     """
 
     defrag_count: int | None = None
@@ -40,6 +41,7 @@ class MemberMetrics:
     snapshot_streams: int | None = None
     raft_snapshots_in_flight: int | None = None
     server_id: int | None = None
+    last_compaction: float | None = None
 
 
 async def read_metrics(
@@ -116,6 +118,7 @@ def parse_metrics(page: str) -> MemberMetrics | None:
             + (total("etcd_network_snapshot_receive_inflights_total") or 0)
         ),
         server_id=_server_id(samples.get("etcd_server_id", ())),
+        last_compaction=total("etcd_debugging_mvcc_db_compaction_last") or None,
     )
 
 

@@ -1,0 +1,253 @@
+"""NOSPACE by hand, for when the Kubernetes API itself can write nothing and no operator can help.
+
+Two sweeps with a compaction in between: what can be given back at once, then the history, then whatever
+that freed. Each step is seen to be done before the next, and all of it may be begun again at any point.
+How to compact is handed in; who is asked, and how it looks, is the command line's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.health import observe
+from etcdmaint.defrag.link import Link
+from etcdmaint.defrag.lock import Slot
+from etcdmaint.defrag.prefixes import Prefix, largest_prefixes
+from etcdmaint.defrag.rule import Rule
+from etcdmaint.defrag.run import Ending, Fence, MemberRow, RunRequest, RunResult, Surroundings
+from etcdmaint.defrag.sweep import Sweep
+from etcdmaint.defrag.timing import Timing
+from etcdmaint.errors import SpaceExceeded
+from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.types import AlarmKind
+from etcdmaint.quantities import format_duration
+
+_SLOT_TTL = 60
+
+
+class History(Protocol):
+    """How history is cut; `compaction.by_hand` knows."""
+
+    async def compacted(self, member: MemberClient) -> int:
+        """The revision to which it is cut by now."""
+
+    async def compact(self, members: Sequence[MemberClient], revision: int) -> None:
+        """Cut it there on every member, the first of them to answer for it; seen to be done."""
+
+    async def publish(self, member: MemberClient, revision: int) -> bool:
+        """Tell the other compactors, once writes work; whether they had to be told."""
+
+
+class Witness(Protocol):
+    """Who is told what happens between the sweeps, and sleeps in between."""
+
+    def say(self, text: str) -> None:
+        """One sentence for each step."""
+
+    async def count_down(self, seconds: float, what: str) -> bool:
+        """Let so many seconds pass; whether they did, or somebody asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was seen, before anything is done.
+
+    `refusal`: why nothing can be done, by a gate's words, with its ending. `full`: the members whose
+    NOSPACE alarm is armed. `slotless`: etcd takes no slot now, so that nobody will see this rescue.
+    """
+
+    ending: Ending
+    refusal: str = ""
+    rows: tuple[MemberRow, ...] = ()
+    full: tuple[str, ...] = ()
+    slotless: bool = False
+    head: int = 0
+    compacted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """How it ended; `sweeps` in their order, `compacted` 0 where no history was cut."""
+
+    ending: Ending
+    message: str
+    sweeps: tuple[RunResult, ...] = ()
+    compacted: int = 0
+    prefixes: tuple[Prefix, ...] = ()
+
+
+SweepMaker = Callable[[RunRequest], Sweep]
+
+
+class _Over(Exception):
+    """Ends the rescue before its end; caught in `carry_out` only."""
+
+    def __init__(self, ending: Ending, message: str) -> None:
+        super().__init__(message)
+        self.ending = ending
+
+
+class Rescue:
+    """One rescue: `look`, ask whoever must be asked, `carry_out`."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        make_sweep: SweepMaker,
+        *,
+        surroundings: Surroundings,
+        fence: Fence,
+        history: History,
+        witness: Witness,
+        clock: Clock,
+        timing: Timing,
+        break_lock: bool = False,
+    ) -> None:
+        """`request` has the rule of the first sweep; `make_sweep` makes one that has never run."""
+        self._request = request
+        self._make_sweep = make_sweep
+        self._surroundings = surroundings
+        self._fence = fence
+        self._history = history
+        self._witness = witness
+        self._clock = clock
+        self._timing = timing
+        self._break_lock = break_lock
+        self._sweeps: list[RunResult] = []
+        self._compacted = 0
+
+    async def look(self) -> Findings:
+        """The gate, the alarms and what the rule says of each member; touches nothing.
+
+        Raises EtcdError when nobody can be asked, SlotHeld when somebody works on this cluster.
+        """
+        asked = replace(self._request, dry_run=True, patience=0.0)
+        rehearsal = await self._make_sweep(asked).run()
+        if rehearsal.ending is not Ending.DONE:
+            return Findings(rehearsal.ending, rehearsal.state.message)
+        link = Link(self._timing.rpc_timeout, None)
+        try:
+            cluster = await link.follow(await self._surroundings.look())
+            observation = await observe(cluster, timeout=self._timing.rpc_timeout)
+            client = link.client(prefer=observation.leader)
+            head = (await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision
+            return Findings(
+                Ending.DONE,
+                rows=rehearsal.state.rows,
+                full=tuple(
+                    sorted(
+                        observation.name(alarm.member_id) if alarm.member_id else "the cluster"
+                        for alarm in observation.alarms
+                        if alarm.kind is AlarmKind.NOSPACE
+                    )
+                ),
+                slotless=await self._slot_is_refused(client),
+                head=head,
+                compacted=await self._history.compacted(client),
+            )
+        finally:
+            await link.close()
+
+    async def carry_out(self, keep: float) -> Rescued:
+        """Heal it. `keep` is how many seconds of history are spared if history has to go.
+
+        Raises EtcdError where a step failed: what was done before stands, and it can be run again.
+        """
+        link = Link(self._timing.rpc_timeout, None)
+        try:
+            await link.follow(await self._surroundings.look())
+            return await self._heal(link, keep)
+        except _Over as stopped:
+            return self._ended(stopped.ending, str(stopped))
+        finally:
+            await link.close()
+
+    async def _heal(self, link: Link, keep: float) -> Rescued:
+        if await self._armed(link):
+            await self._sweep("what can be given back at once", self._request.rule)
+        if await self._armed(link):
+            await self._cut_history(link, keep)
+            await self._sweep("every member, for what the history took", Rule(all=True))
+        if still := await self._armed(link):
+            told = "; ".join(self._sweeps[-1].state.notes) or f"NOSPACE is still armed for {still}"
+            return self._ended(Ending.ALARM_LEFT, told)
+        client = link.client()
+        compacted = await self._history.compacted(client)
+        if compacted and await self._history.publish(client, compacted):
+            self._witness.say(f"compact_rev_key says {compacted} now, as etcd does")
+        self._witness.say("reading every key, to tell what fills the database")
+        prefixes = await largest_prefixes(client, timeout=self._timing.answer_limit)
+        rescued = self._ended(Ending.DONE, "NOSPACE is disarmed, etcd takes writes again")
+        return replace(rescued, prefixes=tuple(prefixes))
+
+    async def _cut_history(self, link: Link, keep: float) -> None:
+        """Note the head, wait, compact to it on every member."""
+        cluster = link.cluster
+        await cluster.refresh()
+        voters = [cluster.client(m.id) for m in cluster.members if not m.is_learner]
+        found = await voters[0].range(b"\0", timeout=self._timing.rpc_timeout)
+        head = found.header.revision
+        if await self._history.compacted(voters[0]) >= head:
+            self._witness.say(f"history is cut at revision {head} already")
+            self._compacted = head
+            return
+        if keep:
+            self._witness.say(
+                f"that was not enough: history up to revision {head} will be dropped in "
+                f"{format_duration(keep)}"
+            )
+            if not await self._witness.count_down(
+                keep, f"history up to revision {head} is dropped"
+            ):
+                raise _Over(Ending.STOPPED, "stopped before any history was dropped")
+        self._witness.say(f"compacting to revision {head}, on every member")
+        await self._history.compact(voters, head)
+        self._compacted = head
+
+    async def _sweep(self, what: str, rule: Rule) -> None:
+        self._witness.say(f"defragmenting {what}")
+        number = len(self._sweeps) + 1
+        asked = replace(self._request, rule=rule, uid=f"{self._request.uid}-{number}")
+        result = await self._make_sweep(asked).run()
+        self._sweeps.append(result)
+        if result.ending not in (Ending.DONE, Ending.ALARM_LEFT):
+            raise _Over(result.ending, result.state.message or result.ending.value)
+
+    async def _armed(self, link: Link) -> str:
+        """For whom NOSPACE is armed, by etcd's own list; "" for nobody."""
+        await link.cluster.refresh()
+        alarms = await link.client().alarms(timeout=self._timing.rpc_timeout)
+        names = {member.id: str(member) for member in link.cluster.members}
+        return ", ".join(
+            names.get(alarm.member_id, "the cluster")
+            for alarm in alarms
+            if alarm.kind is AlarmKind.NOSPACE
+        )
+
+    async def _slot_is_refused(self, client: MemberClient) -> bool:
+        """Whether etcd takes no slot, free as it is; raises SlotHeld where it is not (D61, D64)."""
+        slot = Slot(
+            holder=self._fence.holder,
+            epoch=self._fence.epoch,
+            run=self._request.name,
+            uid=self._request.uid,
+            timeout=self._timing.rpc_timeout,
+        )
+        try:
+            await slot.acquire(
+                client,
+                _SLOT_TTL,
+                self._clock.now(),
+                is_active=self._surroundings.is_active,
+                break_lock=self._break_lock,
+            )
+        except SpaceExceeded:
+            return True
+        await slot.release(client)
+        return False
+
+    def _ended(self, ending: Ending, message: str) -> Rescued:
+        return Rescued(ending, message, tuple(self._sweeps), self._compacted)
