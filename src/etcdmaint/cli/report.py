@@ -68,13 +68,15 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport:
-    """The cluster. `slot_error` says why it is not known whether somebody holds it."""
+    """The cluster. `slot_error` says why it is not known whether somebody holds it, `read_error` why
+    no linearizable read is answered; None where one is."""
 
     cluster_id: int
     members: tuple[MemberReport, ...]
     cluster_alarms: tuple[AlarmKind, ...]
     slot: SlotValue | None
     slot_error: EtcdError | None
+    read_error: EtcdError | None = None
 
     @property
     def complete(self) -> bool:
@@ -94,6 +96,7 @@ def build_report(
     endpoints: Mapping[int, str],
     slot: SlotValue | None,
     slot_error: EtcdError | None,
+    read_error: EtcdError | None = None,
 ) -> ClusterReport:
     """Put the answers together."""
     lead = observation.status(observation.leader)
@@ -107,6 +110,7 @@ def build_report(
         cluster_alarms=tuple(sorted({a.kind for a in observation.alarms if not a.member_id})),
         slot=slot,
         slot_error=slot_error,
+        read_error=read_error,
     )
 
 
@@ -171,6 +175,10 @@ def as_document(report: ClusterReport) -> dict[str, Any]:
             "since": slot.since if slot else None,
             "memberID": format_id(slot.member) if slot and slot.member is not None else None,
             "error": str(report.slot_error) if report.slot_error else None,
+        },
+        "reads": {
+            "answered": report.read_error is None,
+            "error": str(report.read_error) if report.read_error else None,
         },
     }
 

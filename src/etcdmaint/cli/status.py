@@ -84,6 +84,7 @@ async def survey(connection: Connection) -> ClusterReport:
                 for member in cluster.members
             }
             read = group.create_task(_read_slot(cluster, timeout))
+            probed = group.create_task(_probe(cluster, timeout))
         slot, slot_error = read.result()
         return build_report(
             cluster_id=cluster.cluster_id,
@@ -95,9 +96,22 @@ async def survey(connection: Connection) -> ClusterReport:
             endpoints={member.id: _endpoint(cluster, member.id) for member in cluster.members},
             slot=slot,
             slot_error=slot_error,
+            read_error=probed.result(),
         )
     finally:
         await cluster.close()
+
+
+async def _probe(cluster: ClusterClient, timeout: float) -> EtcdError | None:
+    """Why no linearizable read is answered by anybody, None where one is (H2)."""
+    from etcdmaint.compaction.probe import DEFAULT_KEY, read_once, voters
+    from etcdmaint.errors import EtcdError
+
+    try:
+        await read_once(voters(cluster), DEFAULT_KEY, timeout)
+    except EtcdError as error:
+        return error
+    return None
 
 
 async def _read_slot(
@@ -148,6 +162,8 @@ def show(report: ClusterReport) -> None:
     for kind in report.cluster_alarms:
         output.print_line(f"Alarm {kind} is armed for the cluster.")
     output.print_line(_slot_line(report))
+    if report.read_error is not None:
+        output.print_line(f"No linearizable read is answered: {report.read_error}")
 
 
 def _row(member: MemberReport) -> list[str]:

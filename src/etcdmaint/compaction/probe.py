@@ -29,7 +29,7 @@ class Readable(Protocol):
 
 
 Connect = Callable[[], Awaitable[Sequence[Readable]]]
-"""Gives the voters of the cluster, or raises EtcdmaintError."""
+"""Gives whom to ask, or raises EtcdmaintError."""
 
 
 def key_below(prefix: str) -> bytes:
@@ -69,6 +69,27 @@ async def read_once(asked: Sequence[Readable], key: bytes, timeout: float) -> No
         else:
             return
     raise failure
+
+
+class AnyVoter:
+    """Whoever of a cluster answers, by the members that it has when it is asked."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+
+    async def range(self, key: bytes, *, timeout: float | None = None) -> RangeResult:
+        """KV/Range of one key at the first voter that answers; a refusal for lack of rights is one."""
+        asked = voters(self._cluster)
+        failure: EtcdError | None = None
+        for client in asked:
+            try:
+                return await client.range(key, timeout=timeout and timeout / len(asked))
+            except PermissionDenied:
+                raise
+            except EtcdError as error:
+                failure = error
+        assert failure is not None
+        raise failure
 
 
 class Probe:

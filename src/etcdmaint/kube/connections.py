@@ -11,11 +11,12 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from etcdmaint.api.connection import parse_connection
 from etcdmaint.clock import Clock
+from etcdmaint.compaction.probe import DEFAULT_KEY, AnyVoter, Probe, key_below
 from etcdmaint.defrag.run import Fence, Target
 from etcdmaint.errors import (
     ClusterNotHealthy,
@@ -24,9 +25,11 @@ from etcdmaint.errors import (
     EtcdError,
     EtcdmaintError,
     InvalidInput,
+    RPCTimeout,
 )
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.etcd.types import MemberStatus
 from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.measurement import Measurement, failed, measured, write_measurement
@@ -57,6 +60,7 @@ class _Watched:
     task: asyncio.Task[None] | None = None
     cluster: ClusterClient | None = None
     target: Target | None = None
+    probe: Probe | None = None
     generation: int = -1
     read_at: float = 0.0
     refreshed_at: float = 0.0
@@ -179,13 +183,28 @@ class ConnectionMonitor:
             # Looked for again, with Secrets read afresh, before the next time.
             known.read_at = known.refreshed_at = -math.inf
         assert known.target is not None
+        assert known.probe is not None
         return measured(
             cluster.cluster_id,
             cluster.members,
             statuses,
             endpoints={m.id: m.client_urls[0] for m in cluster.members if m.client_urls},
             quota_bytes=known.target.quota_bytes,
+            defragmenting=await self._defragmenting(cluster, statuses),
+            trouble=await known.probe.check(),
         )
+
+    async def _defragmenting(
+        self, cluster: ClusterClient, statuses: Mapping[int, MemberStatus | EtcdError]
+    ) -> set[int]:
+        """The members that do not answer because it is their turn: only /metrics tells."""
+        found = set()
+        for member_id, status in statuses.items():
+            if isinstance(status, RPCTimeout):
+                metrics = await cluster.metrics(member_id, timeout=self._pace.rpc_timeout)
+                if metrics is not None and metrics.defrag_inflight:
+                    found.add(member_id)
+        return found
 
     async def _connected(self, known: _Watched) -> ClusterClient:
         """The connection, made anew where spec or Secrets have changed."""
@@ -207,8 +226,10 @@ class ConnectionMonitor:
                     target.access,
                     timeout=self._pace.rpc_timeout,
                     observer=self._observer,
+                    metrics_port=target.metrics_port,
                 )
                 known.target, known.refreshed_at = target, now
+                known.probe = await _probe(known.obj, known.cluster, self._clock)
             known.read_at = now
         if now - known.refreshed_at >= self._pace.refresh_members:
             known.refreshed_at = now
@@ -242,3 +263,16 @@ class ConnectionMonitor:
             self._api.observer.status_conflict()
         except NotFound:
             return
+
+
+async def _probe(obj: Json, cluster: ClusterClient, clock: Clock) -> Probe:
+    """The health probe of one connection, of the key that its API server probes as well."""
+    storage = parse_connection(obj).spec.kubernetes_storage
+    key = key_below(storage.prefix) if storage is not None else DEFAULT_KEY
+
+    async def ask() -> tuple[AnyVoter]:
+        return (AnyVoter(cluster),)
+
+    probe = Probe(ask, clock, key=key)
+    await probe.connect()
+    return probe

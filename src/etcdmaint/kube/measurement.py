@@ -6,7 +6,7 @@ in an etcd that is to stay small, so sizes are rounded by patience: exact values
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -61,14 +61,20 @@ def measured(
     *,
     endpoints: Mapping[int, str],
     quota_bytes: int | None,
+    defragmenting: Collection[int] = (),
+    trouble: EtcdmaintError | None = None,
 ) -> Measurement:
-    """Make sense of one Status a member; `quota_bytes` is used where a member does not say."""
+    """Make sense of one Status a member; `quota_bytes` is used where a member does not say.
+
+    `defragmenting`: members that are silent because it is their turn. `trouble`: what the health probe
+    met (H2).
+    """
     observation = Observation(members=tuple(members), statuses=statuses)
     rows = tuple(
         _row(member, observation, endpoints.get(member.id), quota_bytes) for member in members
     )
     return Measurement(
-        reachable=_reachable(observation),
+        reachable=_reachable(observation, defragmenting, trouble),
         healthy=_healthy(observation),
         members=rows,
         answered=frozenset(m.id for m in members if observation.status(m.id) is not None),
@@ -133,12 +139,17 @@ def _moved(old: int | None, new: int | None) -> bool:
     return by >= _MOVED_BYTES or (by > 0 and by * _MOVED_SHARE >= old)
 
 
-def _reachable(observation: Observation) -> Verdict:
+def _reachable(
+    observation: Observation, defragmenting: Collection[int], trouble: EtcdmaintError | None
+) -> Verdict:
     silent = {
         member.id: fault
         for member in observation.members
         if isinstance(fault := observation.statuses.get(member.id), EtcdError)
+        and member.id not in defragmenting
     }
+    if not silent and trouble is not None:
+        return Verdict(False, trouble.reason, f"no linearizable read is answered: {trouble}")
     if not silent:
         return Verdict(True, "AllMembersAnswer", f"{len(observation.members)} members answer")
     first = next(iter(silent.values()))
