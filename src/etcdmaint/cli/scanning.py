@@ -19,7 +19,7 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import one_line
-from etcdmaint.cli.parameters import ParamType, Size
+from etcdmaint.cli.parameters import Duration, ParamType, Size
 from etcdmaint.errors import EncryptionKeyMissing, InvalidInput
 from etcdmaint.quantities import format_bytes, format_duration
 
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from etcdmaint.compression.encryption.chain import Decrypted, EncryptionChain
     from etcdmaint.compression.policy import Policy
     from etcdmaint.compression.resources import Keyspace
-    from etcdmaint.compression.walk import Progress, Span
+    from etcdmaint.compression.walk import Progress, Span, Timing
     from etcdmaint.etcd.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KMS_V1 = b"k8s:enc:kms:v1:"
 _SLOT_SECONDS = 2.0
+# Seconds between two looks of a progress that is drawn, and of one that is written line by line.
+_TICK, _FIRST_LINE, _LINES = 0.2, 1.0, 10.0
 
 
 class Rate(ParamType):
@@ -59,6 +61,7 @@ class Asked:
     keyspace: Keyspace
     spans: tuple[Span, ...]
     bytes_per_second: int | None
+    patience: float
     encryption_config: Path | None
     kms_rate: float
     decrypt_kms: bool
@@ -69,6 +72,12 @@ class Asked:
     def limited(self) -> bool:
         """Whether only a part of etcd is read."""
         return bool(self.prefix or self.resources)
+
+    def timing(self) -> Timing:
+        """How long to wait for what."""
+        from etcdmaint.compression.walk import Timing
+
+        return Timing(patience=self.patience)
 
     def question(self, *more: object) -> str:
         """The same for two runs that count the same things; `more` is what else matters."""
@@ -113,6 +122,7 @@ def with_scanning(command: Command) -> Command:
         storage_prefix: str,
         resources: tuple[str, ...],
         limit_rate: int | None,
+        patience: float,
         encryption_config: Path | None,
         kms_rate: float,
         decrypt_kms: bool,
@@ -127,6 +137,7 @@ def with_scanning(command: Command) -> Command:
             keyspace,
             _spans(keyspace, prefix, resources),
             limit_rate,
+            patience,
             encryption_config,
             kms_rate,
             decrypt_kms,
@@ -169,6 +180,14 @@ def _flags() -> list[click.Option]:
             show_default=True,
             metavar="SIZE",
             help="Read so much a second, and less when etcd gets slower; 0: as fast as it goes.",
+        ),
+        click.Option(
+            ["--patience"],
+            type=Duration(),
+            default="30s",
+            show_default=True,
+            metavar="DURATION",
+            help="Give up when no member can be read from for so long.",
         ),
         click.Option(
             ["--encryption-config"],
@@ -279,9 +298,11 @@ async def _show(progress: Progress, slowed: Callable[[], bool]) -> None:
     loop = asyncio.get_running_loop()
     terminal = sys.stderr.isatty()
     begun, before = loop.time(), (progress.keys, progress.bytes)
+    pause = _TICK if terminal else _FIRST_LINE
     try:
         while True:
-            await asyncio.sleep(0.2 if terminal else 10.0)
+            await asyncio.sleep(pause)
+            pause = _TICK if terminal else _LINES
             seconds = loop.time() - begun
             line = one_line(_line(progress, before, seconds, slowed=slowed()))
             print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n",

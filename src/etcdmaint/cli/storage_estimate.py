@@ -107,6 +107,7 @@ def estimate(
                 governor=governor,
                 clock=clock,
                 courtesy=SlotCourtesy(cluster),
+                timing=asked.timing(),
             )
             async with watched(progress, lambda: governor.slowed), aclosing(walk.chunks()) as found:
                 async for chunk in found:

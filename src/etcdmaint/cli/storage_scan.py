@@ -111,7 +111,14 @@ def scan(
             found = None
             async with watched(state.progress, lambda: governor.slowed):
                 try:
-                    await audit(state, source, clock=clock, courtesy=courtesy, governor=governor)
+                    await audit(
+                        state,
+                        source,
+                        clock=clock,
+                        courtesy=courtesy,
+                        governor=governor,
+                        timing=asked.timing(),
+                    )
                 except BaseException:
                     if state.progress.keys:
                         note_token(resume_token(state, cluster.cluster_id, question))

@@ -199,6 +199,7 @@ class _Verification:
                 clock=clock,
                 courtesy=SlotCourtesy(self._cluster),
                 governor=governor,
+                timing=asked.timing(),
                 exact=True,
             )
         self.revision = state.progress.revisions[0]

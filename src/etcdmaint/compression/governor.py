@@ -46,11 +46,11 @@ class Governor:
             self.share = min(self.share * _FASTER, 1.0)
 
     async def spend(self, size: int) -> None:
-        """Return when as many bytes are paid for."""
+        """Return when what came before is paid for; these bytes are paid for by whoever comes next."""
         if self.rate is None:
             return
         now = self._clock.monotonic()
-        # What was not used is not saved up.
-        self._due = max(self._due, now) + size / (self.rate * self.share)
         if self._due > now:
             await self._clock.sleep(self._due - now)
+        # What was not used is not saved up.
+        self._due = max(self._due, now) + size / (self.rate * self.share)

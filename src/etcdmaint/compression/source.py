@@ -19,6 +19,7 @@ from etcdmaint.etcd.types import Member, MemberStatus, prefix_end
 
 # Entries of the raft log that a follower may be behind.
 _LAG = 1000
+_LOOK_SECONDS = 2.0
 
 
 class Source(Protocol):
@@ -52,9 +53,11 @@ class ClusterSource:
         """See `Source`."""
         if self.member is not None:
             await self._cluster.refresh()
-        statuses = await self._cluster.statuses(self._timeout)
+        # A member that is being defragmented does not answer, and is not to be waited for.
+        timeout = min(self._timeout, _LOOK_SECONDS)
+        statuses = await self._cluster.statuses(timeout)
         metrics = {
-            member.id: await self._cluster.metrics(member.id, timeout=self._timeout)
+            member.id: await self._cluster.metrics(member.id, timeout=timeout)
             for member in self._cluster.members
             if isinstance(statuses[member.id], MemberStatus)
         }
