@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from etcdmaint.errors import (
     PermissionDenied,
     RPCTimeout,
 )
-from etcdmaint.etcd.types import Header, RangeResult
+from etcdmaint.etcd.types import Header, Member, MemberStatus, RangeResult
+from etcdmaint.kube.measurement import Measurement, measured
 
 from .stepped import SteppedClock, settle
 
@@ -134,3 +136,26 @@ async def test_a_member_in_its_own_turn_does_not_make_the_cluster_unreachable() 
         await read_once([busy, free], b"health", 2.0)
     with pytest.raises(MemberUnreachable):
         await read_once([], b"health", 2.0)
+
+
+def measured_with(**told: Any) -> Measurement:
+    header = Header(cluster_id=7, member_id=1, revision=5, raft_term=2)
+    well = MemberStatus(header, "3.7.3", 100, 50, 1, 9, 9, 2)
+    return measured(
+        7,
+        (Member(1, "a"), Member(2, "b")),
+        {1: well, 2: RPCTimeout("no answer within 5 s")},
+        endpoints={},
+        quota_bytes=None,
+        **told,
+    )
+
+
+def test_reachable_counts_no_member_out_that_is_in_its_own_turn() -> None:
+    """H2, H5: its /metrics say that it defragments; and the cluster as a whole must answer a read."""
+    assert measured_with().reachable.status is False
+    busy = measured_with(defragmenting={2})
+    assert busy.reachable.status is True
+    cut_off = measured_with(defragmenting={2}, trouble=NoLeader("no leader"))
+    assert (cut_off.reachable.status, cut_off.reachable.reason) == (False, "NoLeader")
+    assert "linearizable read" in cut_off.reachable.message
