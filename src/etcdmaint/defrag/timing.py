@@ -17,10 +17,12 @@ class Timing:
     settle_limit: float = 300.0
     settle_samples: int = 3
     quick_interval: float = 0.1
-    gate_interval: float = 5.0
+    gate_interval: float = 15.0
     queue_interval: float = 1.0
     note_after: float = 2.0
     """How long a running sweep may wait before it says so: shorter waits are not worth a write."""
+    gate_keeps: float = 5.0
+    """How long after the gate a member may still be asked by what was seen there."""
     dial_timeout: float = 5.0
     rpc_timeout: float = 5.0
     metrics_timeout: float = 2.0
@@ -30,7 +32,8 @@ class Timing:
     idle_interval: float = 1.0
     missing_grace: float = 30.0
     commit_interval: float = 0.3
-    """After a write, until every member says what it has in use: an idle etcd never updates it."""
+    """After a write, until every member says what it has in use: an idle etcd never updates it. Longer
+    where writing takes long."""
     slotless_pause: float = 3.0
     slot_margin: float = 60.0
     member_timeout: Callable[[int], float] = member_timeout
