@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from datetime import datetime
@@ -95,7 +97,7 @@ def test_a_hundred_runs_at_once_are_all_carried_out_one_after_another(
     etcd = etcd_cluster_factory(size=1)
     etcd.fill(bytes_live=200_000, bytes_deleted=200_000)
     connect(plane, namespace, etcd)
-    operator = start_operator(timing={"queue_interval": 1.0})
+    operator = start_operator(timing={"queue_interval": 0.3})
     threads = [
         threading.Thread(target=ask, args=(plane, namespace), kwargs={"name": f"run-{n:03}"})
         for n in range(100)
@@ -114,6 +116,44 @@ def test_a_hundred_runs_at_once_are_all_carried_out_one_after_another(
     assert defragmentations(etcd) == [100]
     assert operator.probe("healthz") == 200
     assert operator.complaints() == []
+
+
+def test_a_person_with_the_command_line_is_told_who_holds_the_cluster(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D60, D63: exit 5 with the holder's name, and not a single RPC more."""
+    etcd = etcd_cluster_factory()
+    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    connect(plane, namespace, etcd)
+    start_operator(kubeconfig=proxy.kubeconfig)
+    asked_by_hand: list[subprocess.CompletedProcess[str]] = []
+
+    def meddle(write: Write) -> None:
+        # Between two members, when nothing but the slot stands against it.
+        if (
+            sum(row.get("outcome") == "Defragmented" for row in write.rows) == 1
+            and not asked_by_hand
+        ):
+            command = [sys.executable, "-m", "etcdmaint", "defrag", "--all"]
+            endpoints = f"--endpoints={','.join(etcd.client_urls)}"
+            asked_by_hand.append(
+                subprocess.run(
+                    [*command, endpoints], capture_output=True, text=True, check=False, timeout=60
+                )
+            )
+
+    proxy.before = meddle
+    ask(plane, namespace)
+    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over", 60)
+    assert phase_of(plane, namespace) == "Complete"
+    (by_hand,) = asked_by_hand
+    assert by_hand.returncode == 5, by_hand.stderr
+    assert f"{namespace}/etcdmaint" in by_hand.stdout + by_hand.stderr
+    assert defragmentations(etcd) == [1, 1, 1]
 
 
 @pytest.fixture

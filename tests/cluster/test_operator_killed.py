@@ -146,6 +146,9 @@ def test_a_run_costs_at_most_five_writes_and_two_a_member(
         return len(patches) >= 2
 
     until(freed, "the finalizer is off again", 20)
+    # And all of it has come through: the CRD knows each field that is written.
+    stored, last = status_of(plane, namespace), proxy.status_writes("now")[-1].body["status"]
+    assert {key: stored[key] for key in last} == last
     writes = proxy.run_writes("now")
     assert len(writes) <= 5 + 2 * 3, [(w.method, w.path, w.body) for w in writes]
     assert len(proxy.status_writes("now")) == STATUS_WRITES
@@ -184,3 +187,38 @@ def test_a_conflict_on_every_status_write_changes_nothing_but_the_time(
     assert defragmentations(etcd) == [1, 1, 1]
     assert len(provoked) >= STATUS_WRITES
     assert (operator.metric("etcdmaint_status_write_conflicts_total") or 0) >= STATUS_WRITES
+
+
+def test_a_paused_predecessor_that_wakes_up_does_nothing_and_ends(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D37, D62: stopped between intent and RPC, it must not send the RPC when it goes on."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    first = start_operator(kubeconfig=proxy.kubeconfig)
+    first.wait_leading()
+    second = start_operator()
+    stopped: list[str] = []
+
+    def stop(write: Write) -> None:
+        done = sum(row.get("outcome") == "Defragmented" for row in write.rows)
+        if write.in_flight and done == 1 and not stopped:
+            stopped.append(write.in_flight)
+            first.server.pause()
+
+    proxy.after = stop
+    ask(plane, namespace)
+    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over", 90)
+    assert phase_of(plane, namespace) == "Complete"
+    assert second.leads()
+    before = status_of(plane, namespace)
+    assert defragmentations(etcd) == [1, 1, 1]
+    first.server.resume()
+    assert first.wait_exit(30) == 1
+    assert defragmentations(etcd) == [1, 1, 1]
+    assert status_of(plane, namespace) == before
+    assert second.leads()
