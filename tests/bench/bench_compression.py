@@ -221,7 +221,7 @@ def threads(repeats: int) -> list[tuple[str, str, dict[int, float]]]:
                 for count in speeds:
                     # The same work in all, and little of it: on a shared machine only a short
                     # while has both CPUs to itself.
-                    rounds = max(1, 6_000_000 // plain // count)
+                    rounds = max(1, 18_000_000 // plain // count)
                     speed = plain * rounds * count / _together(work, values, rounds, count) / 1e6
                     speeds[count] = max(speeds[count], speed)
             rows.append((operation, name, speeds))
