@@ -46,8 +46,7 @@ they may stand before the command as well as after it.
 - `--insecure-skip-tls-verify` is refused: gRPC for Python always verifies.
 - A password is only sent over TLS. Without `--password`, what follows the colon in `--user` is the
   password, and without a colon it is asked for on the terminal.
-- `status` answers within `--dial-timeout` and `--command-timeout` together, whoever hangs. `defrag`
-  waits for a connection as long as for an answer, `--command-timeout`.
+- `status` answers within `--dial-timeout` and `--command-timeout` together, whoever hangs.
 
 """
 

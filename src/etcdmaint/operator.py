@@ -110,7 +110,7 @@ async def run_operator(options: OperatorOptions) -> int:
     )
     address_map = AddressMap()
     if options.etcd_address_map is not None:
-        address_map = AddressMap.load(options.etcd_address_map)
+        address_map = AddressMap.load(options.etcd_address_map, field="--etcd-address-map")
     access = await load_access(str(options.kubeconfig or ""))
     async with AsyncExitStack() as stack:
         operator = Operator(options, access, lease_timing, address_map)

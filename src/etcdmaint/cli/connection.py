@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from etcdmaint.cli.parameters import Duration, Switch
+from etcdmaint.cli.parameters import Duration, Switch, Text
 from etcdmaint.errors import InvalidInput
 
 if TYPE_CHECKING:
     from etcdmaint.etcd.access import Access, Tls
     from etcdmaint.etcd.cluster import ClusterClient
-    from etcdmaint.etcd.endpoint import AddressMap, Endpoint
+    from etcdmaint.etcd.endpoint import Endpoint
 
 DEFAULT_ENDPOINT = "127.0.0.1:2379"
 DEFAULT_DIAL_TIMEOUT = 2.0
@@ -34,7 +34,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def _flag(name: str, help_text: str, **keywords: Any) -> click.Option:
     environment = "ETCDCTL_" + name.removeprefix("--").replace("-", "_").upper()
-    keywords = {"envvar": environment, "show_envvar": True, **keywords}
+    keywords = {"envvar": environment, "show_envvar": True, "type": Text(), **keywords}
     return click.Option([name], help=help_text, **keywords)
 
 
@@ -43,6 +43,7 @@ CONNECTION_FLAGS: tuple[click.Option, ...] = (
         "--endpoints",
         "Where to start, separated by commas: the whole cluster is found from any member.",
         show_default=DEFAULT_ENDPOINT,
+        type=str,  # each part is read below, an empty one too
         metavar="HOST:PORT,…",
         multiple=True,
     ),
@@ -175,20 +176,13 @@ def connection_from(
         access=Access(
             tls=tls,
             login=Login(*login) if login else None,
-            address_map=_address_map(etcd_address_map) if etcd_address_map else AddressMap(),
+            address_map=AddressMap.load(etcd_address_map, field="--etcd-address-map")
+            if etcd_address_map
+            else AddressMap(),
         ),
         dial_timeout=DEFAULT_DIAL_TIMEOUT if dial_timeout is None else dial_timeout,
         command_timeout=DEFAULT_COMMAND_TIMEOUT if command_timeout is None else command_timeout,
     )
-
-
-def _address_map(path: str) -> AddressMap:
-    from etcdmaint.etcd.endpoint import AddressMap
-
-    try:
-        return AddressMap.load(path)
-    except InvalidInput as error:
-        raise InvalidInput("--etcd-address-map", str(error)) from error
 
 
 def _seeds(endpoints: tuple[str, ...], *, asked_for_tls: bool) -> tuple[Endpoint, ...]:

@@ -12,7 +12,7 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
-from etcdmaint.cli.parameters import Duration, Percent, Size
+from etcdmaint.cli.parameters import Duration, Percent, Size, Version
 
 if TYPE_CHECKING:
     from etcdmaint.defrag.run import RunRequest, RunResult
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--allow-unsafe-version",
+    type=Version(),
     metavar="VERSION",
-    default="",
     help="Defragment this very release of etcd although it is known to lose data by it.",
 )
 @click.option(
@@ -99,7 +99,7 @@ def defrag(
     move_leader: str,
     volume_size: int | None,
     wait: float,
-    allow_unsafe_version: str,
+    allow_unsafe_version: str | None,
     break_lock: bool,
     style: str,
 ) -> int:
@@ -125,7 +125,7 @@ def defrag(
         ),
         leader_transfer=LeaderTransfer(move_leader.capitalize()),
         dry_run=dry_run,
-        allow_unsafe_version=allow_unsafe_version,
+        allow_unsafe_version=allow_unsafe_version or "",
         patience=wait,
     )
     result = asyncio.run(_sweep(request, connection, volume_size, break_lock=break_lock))
@@ -161,7 +161,7 @@ async def _sweep(
         fence=ProcessFence(),
         audience=progress,
         clock=clock,
-        timing=Timing(rpc_timeout=connection.command_timeout),
+        timing=Timing(dial_timeout=connection.dial_timeout, rpc_timeout=connection.command_timeout),
         break_lock=break_lock,
     )
     try:

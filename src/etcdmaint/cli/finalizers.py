@@ -23,7 +23,7 @@ from etcdmaint.api.names import (
     DEFRAG_PLURAL,
     FINALIZER,
 )
-from etcdmaint.cli.parameters import Duration
+from etcdmaint.cli.parameters import Duration, KubernetesName, Text
 from etcdmaint.clock import Clock, SystemClock
 from etcdmaint.kube.access import load_access
 
@@ -71,11 +71,12 @@ def finalizers() -> None:
     "--namespace",
     "namespaces",
     multiple=True,
+    type=KubernetesName(label=True),
     help="With --all: only in this namespace; may be given several times.",
 )
 @click.option(
     "--kubeconfig",
-    default="",
+    type=Text(),
     help="Default: KUBECONFIG, the Pod's own account, ~/.kube/config.",
 )
 @click.option(
@@ -97,7 +98,7 @@ def strip(
     objects: tuple[ObjectName, ...],
     everything: bool,
     namespaces: tuple[str, ...],
-    kubeconfig: str,
+    kubeconfig: str | None,
     stop_deployment: ObjectName | None,
     lease: ObjectName | None,
     wait: float,
@@ -113,7 +114,7 @@ def strip(
         raise click.UsageError("--namespace goes with --all")
 
     async def work() -> int:
-        access = await load_access(kubeconfig)
+        access = await load_access(kubeconfig or "")
         async with client.ApiClient(access.configuration) as api:
             if stop_deployment is not None:
                 await stop(api, stop_deployment)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from etcdmaint.cli.parameters import Duration
+from etcdmaint.cli.parameters import Duration, KubernetesName, Text
 
 
 @click.command("operator")
 @click.option(
     "--kubeconfig",
+    type=Text(),
     metavar="FILE",
     envvar="KUBECONFIG",
     show_envvar=True,
@@ -22,6 +23,7 @@ from etcdmaint.cli.parameters import Duration
     "--namespace",
     "namespaces",
     multiple=True,
+    type=KubernetesName(label=True),
     metavar="NAME",
     help="Watch this namespace; may be repeated. Default: all.",
 )
@@ -47,6 +49,7 @@ from etcdmaint.cli.parameters import Duration
 )
 @click.option(
     "--lease-namespace",
+    type=KubernetesName(label=True),
     envvar="POD_NAMESPACE",
     show_envvar=True,
     metavar="NAME",
@@ -54,6 +57,7 @@ from etcdmaint.cli.parameters import Duration
 )
 @click.option(
     "--lease-name",
+    type=KubernetesName(),
     default="etcdmaint",
     show_default=True,
     metavar="NAME",
@@ -85,7 +89,7 @@ from etcdmaint.cli.parameters import Duration
 )
 @click.option(
     "--max-concurrent-runs",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=1000),
     default=8,
     show_default=True,
     metavar="NUMBER",
@@ -109,6 +113,7 @@ from etcdmaint.cli.parameters import Duration
 )
 @click.option(
     "--etcd-address-map",
+    type=Text(),
     metavar="FILE",
     help="File with lines `advertised-host:port reachable-host:port`: for port-forwards and NAT.",
 )

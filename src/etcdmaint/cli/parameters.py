@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from etcdmaint.errors import InvalidInput
-from etcdmaint.quantities import parse_bytes, parse_duration, parse_percent
+from etcdmaint.quantities import parse_bytes, parse_duration, parse_percent, quoted
 
 T = TypeVar("T")
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([-+.][0-9A-Za-z.+-]+)?")
 
 if TYPE_CHECKING:
     # Generic only in the newest releases of click.
@@ -76,7 +80,51 @@ class Switch(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         """Whether it is on."""
+        if value == "":
+            _fail("is empty: leave it out, or say true or false", param, ctx)
         return bool(click.BOOL.convert(value, param, ctx))
+
+
+class Text(ParamType):
+    """Any text but an empty one: that is a shell variable that was never set, and not a choice."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it was given."""
+        if value == "":
+            _fail("is empty: leave it out, or give a value", param, ctx)
+        return str(value)
+
+
+class KubernetesName(ParamType):
+    """What an object in Kubernetes may be called, or with `label` what a namespace may."""
+
+    name = "name"
+
+    def __init__(self, *, label: bool = False) -> None:
+        self._form = _LABEL if label else re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+        self._longest = 63 if label else 253
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name as it was given."""
+        text = str(value)
+        if len(text) > self._longest or not self._form.fullmatch(text):
+            _fail(f"{quoted(text)} is not a name that Kubernetes knows", param, ctx)
+        return text
+
+
+class Version(ParamType):
+    """A release of etcd, as it tells it itself: 3.5.4."""
+
+    name = "version"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The version as it was given."""
+        text = str(value)
+        if len(text) > 64 or not _VERSION.fullmatch(text):
+            _fail(f"{quoted(text)} is not a version such as 3.5.4", param, ctx)
+        return text
 
 
 def _parsed(

@@ -132,14 +132,15 @@ class AddressMap:
     targets: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path | str) -> AddressMap:
-        """Read a file; `InvalidInput` names it and the line at fault."""
+    def load(cls, path: Path | str, *, field: str = "") -> AddressMap:
+        """Read a file; `InvalidInput` names the field or flag, the file and the line at fault."""
+        where = f"{field}: {path}" if field else str(path)
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as fault:
             reason = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8"
-            raise InvalidInput(str(path), f"cannot be read: {reason}") from fault
-        return cls.parse(text, field=str(path))
+            raise InvalidInput(where, f"cannot be read: {reason}") from fault
+        return cls.parse(text, field=where)
 
     @classmethod
     def parse(cls, text: str, *, field: str = "address map") -> AddressMap:

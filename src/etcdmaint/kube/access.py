@@ -20,6 +20,18 @@ from etcdmaint.errors import InvalidInput
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+# The loader takes what it finds for the mappings and texts that should be there.
+_UNREADABLE = (
+    ConfigException,
+    yaml.YAMLError,
+    OSError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    RecursionError,
+)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ApiAccess:
@@ -85,8 +97,10 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
         )
         context = loader.current_context["context"]
         user = loader._user  # noqa: SLF001  # the loader itself swallows what goes wrong with these
-    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise InvalidInput(field, f"cannot be read: {_first_line(error)}") from None
+    if not configuration.host:
+        raise InvalidInput(field, "its current context leads to a cluster without a server")
     if user is not None and not configuration.api_key and not configuration.cert_file:
         for unsupported in ("exec", "auth-provider"):
             if unsupported in user:
@@ -110,6 +124,11 @@ def _own_namespace() -> str:
 
 def _first_line(error: Exception) -> str:
     # A YAML error quotes the file, which may hold a token: only its kind is told.
-    if isinstance(error, yaml.YAMLError):
+    if isinstance(error, yaml.YAMLError | UnicodeDecodeError | RecursionError):
         return "it is no YAML"
+    if isinstance(error, TypeError | AttributeError):
+        return "it is no kubeconfig"
+    if isinstance(error, ConfigException):
+        # The loader's words may end with the very entry that it cannot use, token and all.
+        return str(error).partition("{")[0].splitlines()[0].rstrip("/ ")
     return (str(error) or type(error).__name__).splitlines()[0]

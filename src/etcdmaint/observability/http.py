@@ -6,6 +6,7 @@ know what is checked or counted.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ from prometheus_client.aiohttp import make_aiohttp_handler
 
 from etcdmaint.errors import InvalidInput
 from etcdmaint.observability.liveness import Checks
+from etcdmaint.quantities import quoted
 
 
 def application(registry: CollectorRegistry, live: Checks, ready: Checks) -> web.Application:
@@ -40,7 +42,12 @@ async def serving(app: web.Application, listen_address: str) -> AsyncIterator[in
     await runner.setup()
     try:
         site = web.TCPSite(runner, host or None, port)
-        await site.start()
+        try:
+            await site.start()
+        except (socket.gaierror, UnicodeError):
+            raise InvalidInput(
+                "--listen-address", f"{quoted(listen_address)} names no host of this machine"
+            ) from None
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
