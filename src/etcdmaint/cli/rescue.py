@@ -283,14 +283,17 @@ def _show(findings: Findings, keep: float) -> None:
         numbers=frozenset({"DB SIZE", "IN USE", "QUOTA"}),
     )
     output.print_line("")
-    history = findings.head - findings.compacted
+    kept = findings.head - findings.compacted
     when = f"after {format_duration(keep)}" if keep else "at once"
+    history = (
+        f"drop history ({kept} revisions, up to the newest) {when}: whoever watches from an older "
+        "revision must list again"
+        if kept
+        else "drop no history, there is none"
+    )
     output.print_line("What will be done, one member at a time, each step only if still needed:")
     output.print_line("1. defragment the members above that have enough to give back")
-    output.print_line(
-        f"2. drop history ({history} revisions, up to the newest): {when}; whoever watches from an older "
-        "revision must list again"
-    )
+    output.print_line(f"2. {history}")
     output.print_line(
         "3. defragment every member, and disarm NOSPACE once all are below 90 % of their quota"
     )
@@ -302,7 +305,10 @@ def _report(rescued: Rescued) -> int:
     from etcdmaint.defrag.run import Ending
     from etcdmaint.quantities import format_bytes
 
+    # A sweep that found nothing to do is only worth a table when it was the last.
     for result in rescued.sweeps:
+        if not result.state.defragmented and result is not rescued.sweeps[-1]:
+            continue
         show(result, output.TABLE)
         output.print_line("")
     if rescued.compacted:
