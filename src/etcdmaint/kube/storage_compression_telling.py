@@ -52,6 +52,7 @@ class Teller:
                 return
             if int(metadata.get("generation") or 0) != subject.generation:
                 # What was found is about another spec.
+                subject.obj = obj
                 subject.changed.set()
                 return
             patch = write_findings(obj, findings, self.clock.now())
