@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from etcdmaint.compression.walk import Timing as WalkTiming
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.kube.connections import Pace
 from etcdmaint.kube.storage_compression_look import CompressionPace
@@ -26,7 +27,10 @@ def main() -> int:
         timing["member_timeout"] = lambda size: member_timeout
     given["timing"] = Timing(**timing)
     given["pace"] = Pace(**given.pop("pace", {}))
-    given["compression_pace"] = CompressionPace(**given.pop("compression_pace", {}))
+    compression_pace = given.pop("compression_pace", {})
+    if "walk" in compression_pace:
+        compression_pace["walk"] = WalkTiming(**compression_pace["walk"])
+    given["compression_pace"] = CompressionPace(**compression_pace)
     return asyncio.run(run_operator(OperatorOptions(**given)))
 
 
