@@ -28,6 +28,8 @@ Json = dict[str, Any]
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 500
+_LATER = (429, 503, 504)
+_RETRY_SECONDS = 1.0
 _POLICY_HASH = re.compile(
     r'^apiserver_storage_compression_last_config_info\{[^}]*\bhash="([^"]*)"[^}]*\} 1', re.MULTILINE
 )
@@ -43,9 +45,15 @@ class ListExpired(EtcdmaintError):
 
 
 class ApiServerClient:
-    """One API server, at `url` if that is given and else where the kubeconfig says."""
+    """One API server, at `url` if that is given and else where the kubeconfig says.
 
-    def __init__(self, access: ApiAccess, url: str = "", *, timeout: float = 60.0) -> None:
+    `timeout` is for each request; a server that says "later" is asked again for `patience`, in
+    seconds.
+    """
+
+    def __init__(
+        self, access: ApiAccess, url: str = "", *, timeout: float = 60.0, patience: float = 30.0
+    ) -> None:
         configuration = access.configuration
         if url:
             configuration = copy(configuration)
@@ -54,6 +62,7 @@ class ApiServerClient:
         self._access = access
         self._rest = RESTClientObject(configuration)
         self._timeout = timeout
+        self._patience = patience
         self._versions: dict[str, list[str]] = {}
         self._resources: dict[str, set[str]] = {}
 
@@ -150,6 +159,18 @@ class ApiServerClient:
         return found
 
     async def _get(self, path: str, accept: str = _JSON) -> bytes:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        while True:
+            try:
+                return await self._once(path, accept)
+            except Unavailable as error:
+                # While its cache of a resource is made anew, lists are put off for some seconds.
+                if error.status not in _LATER or loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _once(self, path: str, accept: str) -> bytes:
         headers = {"Accept": accept}
         if authorization := await self._access.authorization():
             headers["Authorization"] = authorization

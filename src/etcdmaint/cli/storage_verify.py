@@ -133,7 +133,7 @@ class _Verification:
         access = await load_access(self._kubeconfig)
         self._cluster = await self._stack.enter_async_context(opened(self._connection))
         for url in self._urls or ("",):
-            client = ApiServerClient(access, url)
+            client = ApiServerClient(access, url, patience=self._asked.patience)
             self.servers.append(await self._stack.enter_async_context(client))
         if self._chain is not None:
             await self._chain.connect()
@@ -206,12 +206,19 @@ class _Verification:
         listed = await self._listed(census)
         return judge(census, listed, [_name(asked, each) for each in self.resources])
 
-    async def _listed(self, census: Census) -> dict[str, int | None]:
-        listed: dict[str, int | None] = {}
+    async def _listed(self, census: Census) -> dict[str, int | str | None]:
+        """How many the API server has of each, or why it cannot tell."""
+        from etcdmaint.compression.verification import faults_of, is_listed
+        from etcdmaint.kube.client import KubeError
+
+        listed: dict[str, int | str | None] = {}
         for row in census.rows.values():
-            if row.located:
+            if is_listed(row) and not faults_of(row):
                 resource, _, group = row.name.partition(".")
-                listed[row.name] = await self.servers[0].count(group, resource, self.revision)
+                try:
+                    listed[row.name] = await self.servers[0].count(group, resource, self.revision)
+                except KubeError as error:
+                    listed[row.name] = str(error)
         return listed
 
     def _source(self) -> ClusterSource:

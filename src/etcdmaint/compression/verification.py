@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from etcdmaint.compression.census import Census, Row
-from etcdmaint.compression.contents import DAMAGED, FRAMED, Content
+from etcdmaint.compression.contents import FRAMED, Content
 from etcdmaint.compression.policy import FIRST_READER, Policy
 from etcdmaint.compression.resources import INTERNAL
 
-__all__ = ["ApiServer", "Finding", "fleet_faults", "judge"]
+__all__ = ["ApiServer", "Finding", "faults_of", "fleet_faults", "is_listed", "judge"]
 
 # The first release that can write a frame.
 _FIRST_WRITER: Final = min(FIRST_READER.values())
@@ -109,17 +109,17 @@ def _selected(policy: Policy, resources: Sequence[tuple[str, str]]) -> str:
 
 
 def judge(
-    census: Census, listed: Mapping[str, int | None], asked: Sequence[str] = ()
+    census: Census, listed: Mapping[str, int | str | None], asked: Sequence[str] = ()
 ) -> tuple[Finding, ...]:
     """A finding for each resource that was found, or `asked` for, by name.
 
     `listed` is what the API server has at the very revision of the census; None: it serves no such
-    resource.
+    resource; a text: why it cannot list them. It is not asked for where `faults_of` has any already.
     """
     findings = [_judge(row, listed.get(row.name)) for row in census]
     missing = [name for name in asked if name not in census.rows]
     findings += [
-        Finding(name, 0, listed.get(name), ("nothing is stored: an empty scan proves nothing",))
+        Finding(name, 0, None, ("nothing is stored: an empty scan proves nothing",))
         for name in missing
     ]
     if not findings:
@@ -127,22 +127,32 @@ def judge(
     return tuple(findings)
 
 
-def _judge(row: Row, listed: int | None) -> Finding:
-    stored = row.total.values
+def faults_of(row: Row) -> tuple[str, ...]:
+    """What is wrong with a resource whatever the API server says of it."""
     faults = []
     if frames := row.of(*FRAMED).values:
         faults.append(f"{frames} are frames")
-    if row.located:
-        unread = row.of(Content.ENCRYPTED).values
-        if unread:
-            faults.append(f"{unread} are encrypted and were not looked into")
-        if row.damaged:
-            faults.append(f"{row.damaged} cannot be read")
-        if row.name not in _INTERNAL_NAMES:
-            if listed is None:
-                faults.append("the API server serves no such resource, so nothing proves the count")
-            elif listed != stored:
-                faults.append(f"the API server lists {listed}")
-    elif damaged := row.of(*DAMAGED).values:
+    unread = row.of(Content.ENCRYPTED).values if row.located else 0
+    if unread:
+        faults.append(f"{unread} are encrypted and were not looked into")
+    if damaged := row.damaged:
         faults.append(f"{damaged} cannot be read")
-    return Finding(row.name, stored, listed, tuple(faults))
+    return tuple(faults)
+
+
+def is_listed(row: Row) -> bool:
+    """Whether an API server could list it: not what it keeps for itself, nor keys of nobody."""
+    return row.located and row.name not in _INTERNAL_NAMES
+
+
+def _judge(row: Row, listed: int | str | None) -> Finding:
+    stored = row.total.values
+    faults = faults_of(row)
+    if is_listed(row) and not faults:
+        if listed is None:
+            faults = ("the API server serves no such resource, so nothing proves the count",)
+        elif isinstance(listed, str):
+            faults = (f"the API server cannot list them ({listed})",)
+        elif listed != stored:
+            faults = (f"the API server lists {listed}",)
+    return Finding(row.name, stored, listed if isinstance(listed, int) else None, faults)

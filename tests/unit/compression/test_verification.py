@@ -73,6 +73,12 @@ def test_a_resource_that_is_not_served_is_not_verified() -> None:
     assert "serves no such resource" in faults(judge(census(), {}))["configmaps"][0]
 
 
+def test_a_resource_that_cannot_be_listed_is_not_verified() -> None:
+    """R93: one value that it cannot read breaks a whole list."""
+    found = judge(census(), {"configmaps": "500"})
+    assert faults(found) == {"configmaps": ("the API server cannot list them (500)",)}
+
+
 def test_an_empty_scan_proves_nothing() -> None:
     """R150: empty never passes, neither as a whole nor for a resource that was asked for."""
     assert faults(judge(Census(Keyspace()), {})) == {"all": ("nothing was found at all",)}
