@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import urllib.error
@@ -42,7 +43,11 @@ CHART = ROOT / "deploy" / "chart" / "etcdmaint"
 EXAMPLES = ROOT / "examples"
 RELEASE, SYSTEM_NAMESPACE = "etcdmaint", "etcdmaint-system"
 ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{RELEASE}"
-CRDS = ("etcddefrags.etcd-operator.cozystack.io", "etcdconnections.etcdmaint.io")
+CRDS = (
+    "etcddefrags.etcd-operator.cozystack.io",
+    "etcdconnections.etcdmaint.io",
+    "storagecompressionconfigurations.etcdmaint.io",
+)
 EXAMPLE_PORTS = (12379, 22379, 32379)
 
 TTL_SECONDS = 5
@@ -167,6 +172,7 @@ def tell(folder: Path, *, keep: bool) -> None:
         outcome = run(plane, cluster, operator, folder)
         problems = judge(outcome, cluster, before, client)
         show(outcome, cluster, client)
+        problems = [*problems, *compression(plane, operator)]
         for problem in problems:
             say(f"NOT AS IT SHOULD BE: {problem}")
         if keep:
@@ -333,6 +339,40 @@ def show(outcome: Any, cluster: EtcdCluster, client: Client) -> None:
     say(f"Reclaimed in all: {outcome.get('reclaimed', '?')}")
 
 
+def compression(plane: ControlPlane, operator: Server) -> Sequence[str]:
+    """A policy for the API server's own etcd: what becomes of it, and what is stored there."""
+    step("kubectl apply -f examples/storagecompressionconfiguration.yaml")
+    manifest = (EXAMPLES / "storagecompressionconfiguration.yaml").read_text()
+    written = "http://127.0.0.1:2379"
+    if written not in manifest:
+        raise DemoFailed(f"examples/storagecompressionconfiguration.yaml does not name {written}")
+    plane.apply(manifest.replace(written, plane.etcd.client_urls[0]))
+
+    def counted() -> Any:
+        status = get(plane, "scconf", "demo").get("status", {})
+        return status if status.get("lastAudit") else None
+
+    status = operator.wait_until(counted, "done counting what is stored", 60.0)
+    say(plane.kubectl("get", "scconf", "demo").stdout.rstrip())
+    say("")
+    conditions = {each["type"]: each for each in status["conditions"]}
+    for each in conditions.values():
+        words = textwrap.wrap(f"{each['reason']}: {each['message']}", 100 - NAME_WIDTH - 10)
+        say(f"{each['type']:{NAME_WIDTH}}{each['status']:10}{words[0]}")
+        for line in words[1:]:
+            say(f"{'':{NAME_WIDTH + 10}}{line}")
+    say("")
+    for row in status["lastAudit"]["resources"][:5]:
+        forms = ", ".join(f"{count} {form}" for form, count in row["forms"].items())
+        say(f"{row['resource']:60}{forms}")
+    wanted = {"Valid": "True", "Published": "False", "Supported": "False", "Audited": "True"}
+    return [
+        f"{kind} is {conditions[kind]['status']}: {conditions[kind]['message']}"
+        for kind, value in wanted.items()
+        if conditions[kind]["status"] != value
+    ]
+
+
 def size(number: int | None) -> str:
     """Mebibytes."""
     return "" if number is None else f"{number / MIB:.1f} Mi"
@@ -350,6 +390,7 @@ def stay(plane: ControlPlane, cluster: EtcdCluster, operator: Server) -> None:
         "kubectl get edf,etcdconnection",
         "kubectl describe edf demo              # its conditions and events",
         "kubectl apply -f examples/etcddefrag-dry-run.yaml",
+        "kubectl get scconf demo -o yaml        # what is stored in the API server's etcd",
         "etcdmaint status",
         "etcdmaint defrag --all --dry-run",
         f"tail -f {operator.log}",

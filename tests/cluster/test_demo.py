@@ -109,6 +109,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> N
         "MEMBER   ROLE       OUTCOME        BEFORE",
         "alive after",
         "Reclaimed in all: ",
+        "has no KEP-6264",
     ):
         assert words in running.said
     assert running.said.count("   Defragmented   ") == 3
