@@ -114,12 +114,12 @@ def estimate(
                     await take(chunk, estimator.add, progress)
             fill = await _fill(cluster, timeout, quota)
         index = estimator.candidates.index(min_size)
-        chosen = estimator.chosen(index)
+        pages = estimator.pages[index]
         way = way_there(
             fill,
-            live=estimator.totals.pages,
-            written=chosen.framed_pages,
-            saved=chosen.bare_pages - chosen.framed_pages,
+            live=estimator.live.bytes,
+            written=pages.written.bytes,
+            then=pages.then.bytes,
         )
         report = _Report(estimator, index, way, progress, whole=not asked.limited)
         if style == output.JSON:
@@ -207,8 +207,8 @@ class _Report:
             ["now, if compacted and defragmented", f"about {format_bytes(way.live)}"],
             [f"written by turning it on at {size}", f"about {format_bytes(way.written)}"],
             ["file at its peak, before compaction", f"about {format_bytes(way.peak)}"],
-            ["in use after compaction", f"about {format_bytes(way.compacted)}"],
-            ["file after defragmentation", f"about {format_bytes(way.defragmented)}"],
+            ["in use after compaction", f"at least {format_bytes(way.then)}"],
+            ["file after defragmentation", f"about {format_bytes(way.then)}"],
         ]
         output.print_table(["ON THE WAY THERE", "FULLEST MEMBER"], rows)
         print()
@@ -253,8 +253,8 @@ class _Report:
                 "compactedAndDefragmentedNow": way.live,
                 "written": way.written,
                 "peak": way.peak,
-                "inUseAfterCompaction": way.compacted,
-                "usedAfterDefragmentation": way.defragmented,
+                "inUseAfterCompactionAtLeast": way.then,
+                "usedAfterDefragmentation": way.then,
                 "fits": way.batches == 0,
                 "batches": way.batches,
                 "verdict": way.verdict,

@@ -29,16 +29,15 @@ class Fill:
 class Way:
     """What becomes of the file. `batches`: 0 it fits as it is; None it cannot fit.
 
-    `peak` before anything is compacted, `compacted` in use afterwards, `defragmented` the file then.
-    `live` is what the file would be now, compacted and defragmented.
+    `peak` before anything is compacted; `then` is the file's size once it is compacted and
+    defragmented, and the least that is in use before: pages that are half empty count in full. `live` is what the file would be now, compacted and defragmented.
     """
 
     fill: Fill
     live: int
     written: int
     peak: int
-    compacted: int
-    defragmented: int
+    then: int
     batches: int | None
 
     @property
@@ -57,20 +56,18 @@ class Way:
         return f"does not fit: compact and defragment first, then {self.batches} {more}"
 
 
-def way_there(fill: Fill, *, live: float, written: float, saved: float) -> Way:
-    """`live`: of all revisions that are newest; `written`: of the frames; `saved`: by them."""
-    peak = max(fill.used, fill.in_use + math.ceil(written))
-    after = math.ceil(live - saved)
+def way_there(fill: Fill, *, live: int, written: int, then: int) -> Way:
+    """What all live revisions take now, what the frames take, and all live revisions with them."""
+    peak = max(fill.used, fill.in_use + written)
     batches: int | None = 0
     if fill.quota is not None and written > 0 and peak > fill.quota * FULL:
         room = fill.quota * FULL - live
         batches = math.ceil(written / room) if room > 0 else None
     return Way(
         fill=fill,
-        live=math.ceil(live),
-        written=math.ceil(written),
+        live=live,
+        written=written,
         peak=peak,
-        compacted=after,
-        defragmented=after,
+        then=then,
         batches=batches,
     )

@@ -16,11 +16,11 @@ from typing import Final
 from etcdmaint.compression.census import OTHERS, always
 from etcdmaint.compression.contents import FRAMED, Decrypt, examine
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES, encode
-from etcdmaint.compression.pages import page_bytes
+from etcdmaint.compression.pages import Packer
 from etcdmaint.compression.resources import INTERNAL, Keyspace
 from etcdmaint.etcd.entries import Entry
 
-__all__ = ["CANDIDATES", "Class", "Estimator", "Row", "Sizes", "Totals"]
+__all__ = ["CANDIDATES", "Class", "Estimator", "Pages", "Row", "Sizes"]
 
 CANDIDATES: Final = (256, 512, 1024, 2048, 4096, 8192, 16384)
 SECRETS: Final = "secrets"
@@ -59,13 +59,11 @@ class Sizes:
 
 @dataclass(slots=True)
 class Class:
-    """Bare values between two candidates: their bytes and pages as they are and as frames."""
+    """Bare values between two candidates: their bytes as they are stored and as frames."""
 
     values: int = 0
     bare: int = 0
     framed: int = 0
-    bare_pages: float = 0.0
-    framed_pages: float = 0.0
 
 
 @dataclass(slots=True)
@@ -87,29 +85,31 @@ class Row:
 
     def at(self, index: int) -> Class:
         """All bare values that the candidate with this index would have framed."""
-        chosen = self.classes[index + 1 :]
-        return Class(
-            sum(each.values for each in chosen),
-            sum(each.bare for each in chosen),
-            sum(each.framed for each in chosen),
-            sum(each.bare_pages for each in chosen),
-            sum(each.framed_pages for each in chosen),
-        )
+        return _sum(self.classes[index + 1 :])
+
+
+def _sum(classes: Iterable[Class]) -> Class:
+    total = Class()
+    for each in classes:
+        total.values += each.values
+        total.bare += each.bare
+        total.framed += each.framed
+    return total
 
 
 @dataclass(slots=True)
-class Totals:
-    """Over everything that was read: `pages` is what the live revisions take of etcd's file."""
+class Pages:
+    """Of etcd's file, for one candidate: what enabling it would write, and all that is live then."""
 
-    values: int = 0
-    bytes: int = 0
-    pages: float = 0.0
+    written: Packer = field(default_factory=Packer)
+    then: Packer = field(default_factory=Packer)
 
 
 class Estimator:
     """Takes entries and compresses what a policy for everything could select.
 
-    `candidates` are sorted sizes in bytes. Not safe for threads; one at a time may add.
+    `candidates` are sorted sizes in bytes. `live` is what all live revisions take of etcd's file,
+    `pages[i]` what they would with the candidate of that index. Not safe for threads; one at a time may add.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class Estimator:
     ) -> None:
         self.candidates = tuple(candidates)
         self.rows: dict[str, Row] = {}
-        self.totals = Totals()
+        self.live = Packer()
+        self.pages = [Pages() for _ in self.candidates]
         self.secrets_left_out = 0
         self._keyspace = keyspace
         self._decrypt_for = decrypt_for
@@ -134,23 +135,32 @@ class Estimator:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Compress these. Raises KmsUnavailable."""
-        totals = self.totals
         for key, value, *_ in entries:
             if not key.startswith(self._prefix):
                 self._enter(key)
+            stored = None
             if self._row is not None:
-                self._weigh(self._row, key, value)
+                stored = self._weigh(self._row, key, value)
             elif self._is_secret:
                 self.secrets_left_out += 1
-            totals.values += 1
-            totals.bytes += len(value)
-            totals.pages += page_bytes(len(key), len(value))
+            self._pack(len(key), len(value), stored)
 
-    def _weigh(self, row: Row, key: bytes, value: bytes) -> None:
+    def _pack(self, key: int, bare: int, framed: tuple[int, int] | None) -> None:
+        """`framed`: from how many candidates on it is one, and how large it is then."""
+        self.live.add(key + bare)
+        chosen, size = framed or (0, 0)
+        for index, pages in enumerate(self.pages):
+            if index < chosen:
+                pages.written.add(key + size)
+                pages.then.add(key + size)
+            else:
+                pages.then.add(key + bare)
+
+    def _weigh(self, row: Row, key: bytes, value: bytes) -> tuple[int, int] | None:
         form, plaintext, _ = examine(value, key, self._decrypt)
         if plaintext is None:
             row.unread += 1
-            return
+            return None
         size = len(plaintext)
         row.values += 1
         row.bytes += size
@@ -161,14 +171,14 @@ class Estimator:
             row.above += 1
         elif size >= self.candidates[0]:
             # Encryption adds the same to either.
-            around = len(value) - size
-            stored = len(encode(plaintext)) + around
-            found = row.classes[bisect_right(self.candidates, size)]
+            stored = len(encode(plaintext)) + len(value) - size
+            chosen = bisect_right(self.candidates, size)
+            found = row.classes[chosen]
             found.values += 1
             found.bare += len(value)
             found.framed += stored
-            found.bare_pages += page_bytes(len(key), len(value))
-            found.framed_pages += page_bytes(len(key), stored)
+            return chosen, stored
+        return None
 
     def _enter(self, key: bytes) -> None:
         found = self._keyspace.resource(key)
@@ -189,11 +199,4 @@ class Estimator:
 
     def chosen(self, index: int) -> Class:
         """What the candidate with this index would frame, over all resources."""
-        found = [row.at(index) for row in self.rows.values()]
-        return Class(
-            sum(each.values for each in found),
-            sum(each.bare for each in found),
-            sum(each.framed for each in found),
-            sum(each.bare_pages for each in found),
-            sum(each.framed_pages for each in found),
-        )
+        return _sum(row.at(index) for row in self.rows.values())

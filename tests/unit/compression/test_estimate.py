@@ -13,7 +13,7 @@ from etcdmaint.compression.capacity import Fill, way_there
 from etcdmaint.compression.encryption.chain import Decrypted
 from etcdmaint.compression.estimate import CANDIDATES, Estimator, Sizes
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
-from etcdmaint.compression.pages import page_bytes
+from etcdmaint.compression.pages import Packer
 from etcdmaint.compression.policy import Policy, Stage
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.transformer import Identity, Transformer
@@ -97,7 +97,7 @@ def test_secrets_are_left_out_unless_somebody_insists() -> None:
     without = estimated(secrets)
     assert without.rows == {}
     assert without.secrets_left_out == 1
-    assert without.totals.values == 1, "they take their room all the same"
+    assert without.live.bytes == 8192, "they take their room all the same"
     assert estimated(secrets, include_secrets=True).chosen(0).values == 1
 
 
@@ -105,7 +105,7 @@ def test_what_no_policy_reaches_is_left_out() -> None:
     keys = (b"/registry/ranges/serviceips", b"/registry/masterleases/1.2.3.4", b"other/key")
     found = estimated([entry(key, objects.protobuf(size=5000)) for key in keys])
     assert found.rows == {}
-    assert found.totals.values == 3
+    assert found.live.bytes == 3 * 8192 - 4096
 
 
 @given(st.lists(st.integers(0, 2_000_000), min_size=1, max_size=300), st.floats(0.01, 1.0))
@@ -117,11 +117,19 @@ def test_a_quantile_is_right_to_one_part_in_32(sizes: list[int], share: float) -
     assert exact * 31 / 32 - 1 <= counted.quantile(share) <= exact
 
 
-def test_a_page_takes_two_items_at_least() -> None:
-    assert page_bytes(30, 2000) == 4096, "two of them need a second page"
-    assert page_bytes(30, 1700) < 2200
-    assert 200_000 < page_bytes(30, 200_000) < 203_000
-    assert page_bytes(30, 100) == pytest.approx((187 + 2) / 0.9, rel=0.03)
+@pytest.mark.parametrize(
+    ("size", "each"),
+    [(100, 180), (1700, 2048), (2000, 4096), (3900, 4096), (9000, 10240), (200_000, 200_704)],
+)
+def test_a_leaf_takes_two_items_at_least_and_is_filled_to_nine_tenths(size: int, each: int) -> None:
+    packer = Packer()
+    for _ in range(1000):
+        packer.add(size)
+    assert packer.bytes / 1000 == pytest.approx(each, rel=0.01)
+
+
+def test_nothing_takes_nothing() -> None:
+    assert Packer().bytes == 0
 
 
 GIB = 1 << 30
@@ -142,11 +150,11 @@ GIB = 1 << 30
     ],
 )
 def test_the_verdict_follows_from_the_peak(
-    fill: Fill, live: float, written: float, batches: int | None, verdict: str
+    fill: Fill, live: int, written: int, batches: int | None, verdict: str
 ) -> None:
     """R145, R157: rewriting writes everything once more before the old revisions can go."""
-    way = way_there(fill, live=live, written=written, saved=written / 2)
+    way = way_there(fill, live=live, written=written, then=live - written // 2)
     assert way.batches == batches
     assert verdict in way.verdict
     assert way.peak == max(fill.used, fill.in_use + written)
-    assert way.defragmented == pytest.approx(live - written / 2, abs=1)
+    assert way.then == live - written // 2
