@@ -14,6 +14,7 @@ This module imports nothing of the package.
     ├── ClusterNotHealthy                   the gate says: not now
     ├── UnsafeEtcdVersion                   this etcd release loses data when defragmented
     ├── LeadershipLost                      this process may not act any more
+    │   └── SlotLost                        … on this cluster: its slot went to nobody or somebody else
     ├── SlotHeld                            somebody else works on this cluster
     ├── ForeignDefragmentation              somebody else defragmented a member meanwhile
     ├── StopRequested                       asked to stop between two steps
@@ -132,6 +133,12 @@ class LeadershipLost(EtcdmaintError):
     """The leader Lease, or the slot in etcd, is not ours any more: this process must not act."""
 
     reason = "LeadershipLost"
+
+
+class SlotLost(LeadershipLost):
+    """The cluster's slot has expired, was removed or was taken: the run may not go on."""
+
+    reason = "SlotLost"
 
 
 class SlotHeld(EtcdmaintError):
