@@ -319,11 +319,17 @@ class TestAnOperatorThatDies:
         predecessor = asyncio.create_task(run(old))
         await asleep.wait()
         new = World(old.where, epoch="2-second")
-        result = await sweep(new).run(old.states[-1])
-        assert result.ending is Ending.DONE, result.state.message
+        rewritten = asyncio.Event()
+        new.on_turn = lambda turn: rewritten.set()
+        successor = asyncio.create_task(sweep(new).run(old.states[-1]))
+        await rewritten.wait()
+        recorded = len(old.states)
         wake.set()
         with pytest.raises(LeadershipLost):
             await predecessor
+        assert len(old.states) == recorded, "the successor's record was overwritten"
+        result = await successor
+        assert result.ending is Ending.DONE, result.state.message
         assert counts(cluster) == [1, 1, 1]
 
 

@@ -6,7 +6,7 @@ its quota by its own fresh word. CORRUPT is never disarmed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -45,7 +45,7 @@ def judge_alarms(
     )
     if not armed:
         return AlarmVerdict()
-    if any(alarm.kind is AlarmKind.CORRUPT for alarm in alarms):
+    if any(alarm.kind is AlarmKind.CORRUPT for alarm in {*alarms, *observation.alarms}):
         return AlarmVerdict(kept="NOSPACE stays armed, since CORRUPT is armed too")
     for member in observation.members:
         name = observation.name(member.id)
@@ -72,15 +72,15 @@ async def disarm(
     alarms: Collection[Alarm],
     name: Callable[[int], str],
     *,
-    assert_held: Callable[[], None],
+    assert_ours: Callable[[MemberClient], Awaitable[None]],
     timeout: float,
 ) -> AlarmReport:
     """Disarm each alarm by its member's ID and list them again; one failure does not stop the others."""
     disarmed: list[int] = []
     failed: list[str] = []
     for alarm in alarms:
-        assert_held()
         try:
+            await assert_ours(client)
             await client.disarm(alarm.member_id, alarm.kind, timeout=timeout)
         except EtcdError as error:
             failed.append(f"member {name(alarm.member_id)}: {error}")

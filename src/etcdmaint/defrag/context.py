@@ -14,10 +14,11 @@ from etcdmaint.clock import Clock
 from etcdmaint.defrag.health import Observation, judge, observe
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Link
-from etcdmaint.defrag.lock import Slot
+from etcdmaint.defrag.lock import Slot, SlotValue
 from etcdmaint.defrag.rule import MemberSizes, effective_quota
 from etcdmaint.defrag.run import (
     Audience,
+    DesiredMember,
     Ending,
     Fence,
     Instrumentation,
@@ -39,6 +40,7 @@ from etcdmaint.errors import (
     StopRequested,
 )
 from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.cluster import ClusterClient
 
 T = TypeVar("T")
 
@@ -53,7 +55,7 @@ DEFERRING = (
 
 
 class RunOver(Exception):
-    """Ends the run as failed; caught in `sweep` only."""
+    """Ends the run as failed."""
 
     def __init__(self, ending: Ending, reason: str, message: str) -> None:
         super().__init__(message)
@@ -75,49 +77,101 @@ class RunContext:
     instrumentation: Instrumentation
     ledger: Ledger
     link: Link
+    break_lock: bool = False
     slot: Slot | None = None
+    evidence: SlotValue | None = None
+    """What an earlier process of this run had left in the slot (D36)."""
     target: Target | None = None
     began: float = 0.0
+    gated: float = 0.0
+    """When the gate was passed last."""
     rpc_seconds: float = 0.0
     in_use: dict[int, int] = field(default_factory=dict)
+    """The most that each voter was seen to have in use: timeouts follow from it, and the deadline."""
     turns: list[tuple[int, float]] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
-    """Without a slot: how many defragmentations each member had when the run began, plus ours (D64)."""
+    """How many defragmentations each member had when the run began, plus ours (D64)."""
+    idle: set[int] = field(default_factory=set)
+    """Members in doubt that were proven idle."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the run was asked for."""
+        return self.request.age + self.clock.monotonic() - self.began
 
     @property
     def remaining(self) -> float:
         """Seconds until the deadline (D4)."""
-        elapsed = self.request.age + self.clock.monotonic() - self.began
-        return self.timing.deadline(self.in_use.values()) - elapsed
+        return self.timing.deadline(self.in_use.values()) - self.age
 
-    async def look(self) -> Target:
+    @property
+    def gate_is_old(self) -> bool:
+        """Whether what the gate saw is not fresh enough any more to touch a member by it."""
+        return self.clock.monotonic() - self.gated > self.timing.gate_keeps
+
+    @property
+    def at_stake(self) -> frozenset[int]:
+        """The members that may be defragmenting, for all that is known."""
+        return frozenset(r.member_id for r in self.ledger.state.rows if r.in_doubt) - self.idle
+
+    def check_time(self, needed: float, what: str) -> None:
+        """End the run unless so many seconds are left until the deadline (D4)."""
+        if self.remaining < needed:
+            raise RunOver(
+                Ending.FAILED,
+                "DeadlineExceeded",
+                f"{max(0.0, self.remaining):.0f} s are left until the deadline, {what} may need "
+                f"{needed:.0f} s",
+            )
+
+    async def look(self, *, heed_pause: bool = True) -> Target:
         """How to reach the cluster, read afresh; a stop button counts as not ready (D9)."""
         try:
             self.target = await self.surroundings.look()
         except ClusterNotFound as error:
-            age = self.request.age + self.clock.monotonic() - self.began
-            if age >= self.timing.missing_grace:
+            if self.age >= self.timing.missing_grace:
                 raise RunOver(Ending.FAILED, error.reason, str(error)) from None
             raise
-        if self.target.paused:
+        if self.target.paused and heed_pause:
             raise ClusterNotReady("Paused", self.target.paused)
         return self.target
 
+    async def reach(self, *, heed_pause: bool = True) -> ClusterClient:
+        """The cluster, by the way that is known now."""
+        target = await self.look(heed_pause=heed_pause)
+        return await self.link.follow(target, stay=self.ledger.begun)
+
+    async def reach_for_member(self) -> ClusterClient:
+        """The cluster, when a member may be defragmenting: by the old way where there is no new one (D7)."""
+        try:
+            self.target = await self.surroundings.look()
+            return await self.link.follow(self.target, stay=True)
+        except (*DEFERRING, StopRequested):
+            if not self.link.connected:
+                raise
+            return self.link.cluster
+
+    async def observe(self, *, activity: bool = True) -> Observation:
+        """What the members say now, without judging it."""
+        return await observe(
+            self.link.cluster,
+            timeout=self.timing.rpc_timeout,
+            metrics_timeout=self.timing.metrics_timeout if activity else None,
+            names=self.target.member_names if self.target else None,
+        )
+
     async def gate(self) -> Observation:
         """Look at everything and raise unless the cluster may be touched now (D10 to D16)."""
-        target = await self.look()
-        cluster = await self.link.follow(target)
-        observation = await observe(
-            cluster,
-            timeout=self.timing.rpc_timeout,
-            metrics_timeout=self.timing.metrics_timeout,
-            names=target.member_names,
-        )
-        judge(observation, desired=target.desired)
-        for member in observation.members:
+        await self.reach()
+        observation = await self.observe()
+        judge(observation, desired=self.target.desired if self.target else None)
+        for member in observation.voters:
             status = observation.status(member.id)
-            if status is not None and not member.is_learner:
-                self.in_use[member.id] = status.db_size_in_use
+            if status is not None:
+                known = self.in_use.get(member.id, 0)
+                self.in_use[member.id] = max(known, status.db_size_in_use)
+        self.check_foreign(observation)
+        self.gated = self.clock.monotonic()
         return observation
 
     async def until(
@@ -169,7 +223,11 @@ class RunContext:
         for member_id, metrics in observation.metrics.items():
             if metrics is None or metrics.defrag_count is None:
                 continue
-            known = self.counts.setdefault(member_id, metrics.defrag_count)
+            known = metrics.defrag_count
+            if self.ledger.begun:
+                known = self.counts.get(member_id, known)
+            # A member that has restarted counts from zero.
+            self.counts[member_id] = min(known, metrics.defrag_count)
             if self.slot is None and metrics.defrag_count > known:
                 name = observation.name(member_id)
                 raise RunOver(
@@ -185,21 +243,20 @@ class RunContext:
             raise ClusterNotHealthy(
                 "MemberUnreachable", f"member {observation.name(member_id)} did not answer"
             )
-        target = self.target or Target(seeds=())
         metrics = observation.metrics.get(member_id)
-        name = observation.name(member_id)
-        option = next(
-            (
-                wanted.quota_bytes
-                for wanted in target.desired or ()
-                if wanted.member_id == member_id or wanted.name == name
-            ),
-            None,
-        )
+        wanted = self.desired(member_id, observation.name(member_id))
         quota = effective_quota(
-            status.db_size_quota, metrics.quota if metrics else None, option, target.quota_bytes
+            status.db_size_quota,
+            metrics.quota if metrics else None,
+            wanted.quota_bytes if wanted else None,
+            self.target.quota_bytes if self.target else None,
         )
         return MemberSizes(status.db_size, status.db_size_in_use, quota)
+
+    def desired(self, member_id: int, name: str) -> DesiredMember | None:
+        """What whoever manages the members says of this one."""
+        desired = self.target.desired if self.target else None
+        return next((wanted for wanted in desired or () if wanted.means(member_id, name)), None)
 
 
 def _ending(failure: EtcdmaintError) -> Ending:

@@ -12,10 +12,11 @@ from functools import partial
 
 from etcdmaint.defrag.alarms import disarm, judge_alarms
 from etcdmaint.defrag.context import RunContext, RunOver
-from etcdmaint.defrag.health import Observation, observe
+from etcdmaint.defrag.health import Observation
+from etcdmaint.defrag.holding import give_back
 from etcdmaint.defrag.resume import prove_idle
 from etcdmaint.defrag.run import OUTCOME_UNKNOWN, Ending, MemberRow, Outcome, Phase, Severity
-from etcdmaint.errors import EtcdError, NoDiskSpace, PermissionDenied
+from etcdmaint.errors import EtcdError, NoDiskSpace, PermissionDenied, SlotLost
 from etcdmaint.etcd.types import Alarm
 from etcdmaint.quantities import format_bytes
 
@@ -40,12 +41,7 @@ async def wait_out(ctx: RunContext) -> RunOver | None:
 async def settle_alarms(ctx: RunContext) -> bool:
     """Disarm NOSPACE when that is safe (D40); whether one is still armed (D41)."""
     try:
-        observation = await observe(
-            ctx.link.cluster,
-            timeout=ctx.timing.rpc_timeout,
-            metrics_timeout=ctx.timing.metrics_timeout,
-            names=ctx.target.member_names if ctx.target else None,
-        )
+        observation = await ctx.observe()
         client = ctx.link.client(prefer=observation.leader)
         alarms: Collection[Alarm]
         try:
@@ -61,12 +57,15 @@ async def settle_alarms(ctx: RunContext) -> bool:
             client,
             verdict.disarm,
             observation.name,
-            assert_held=ctx.fence.assert_held,
+            assert_ours=ctx.assert_ours,
             timeout=ctx.timing.rpc_timeout,
         )
     except EtcdError as error:
         ctx.ledger.note(f"whether an alarm is armed could not be read at the end: {error}")
         return False
+    except SlotLost as lost:
+        ctx.ledger.note(f"NOSPACE stays armed: {lost}")
+        return True
     for failure in report.failed:
         ctx.audience.event(Severity.WARNING, "AlarmDisarmFailed", failure)
         ctx.ledger.note(f"NOSPACE could not be disarmed: {failure}")
@@ -115,15 +114,22 @@ def _failure(rows: Collection[MemberRow]) -> tuple[str, str] | None:
 
 
 async def end(ctx: RunContext, over: RunOver | None) -> Ending:
-    """End the run; `over` when it was cut short. Returns how it ended."""
-    ledger = ctx.ledger
+    """End a run that holds its cluster; `over` when it was cut short. Returns how it ended."""
     sweep_stopped(ctx, over.message if over else "a member before this one failed")
-    alarm_left = await settle_alarms(ctx) if ledger.begun and not ctx.request.dry_run else False
-    if ctx.slot is not None:
-        try:
-            await ctx.slot.release(ctx.link.client())
-        except EtcdError:
-            ledger.note("the cluster's slot could not be released; it expires by itself")
+    alarm_left = await settle_alarms(ctx)
+    ctx.ledger.note(await give_back(ctx))
+    return await conclude(ctx, over, alarm_left=alarm_left)
+
+
+async def refuse(ctx: RunContext, over: RunOver) -> Ending:
+    """End a run that was not admitted: its cluster is not its own to touch."""
+    sweep_stopped(ctx, over.message)
+    return await conclude(ctx, over)
+
+
+async def conclude(ctx: RunContext, over: RunOver | None, *, alarm_left: bool = False) -> Ending:
+    """Write the terminal phase, last of all, and say so."""
+    ledger = ctx.ledger
     failure = (over.reason, over.message) if over else _failure(ledger.state.rows)
     now = ctx.clock.now()
     done = ledger.state.defragmented

@@ -34,7 +34,8 @@ _ALARM = re.compile(r"(?:memberID:(\d+))?\s*alarm:(\w+)")
 class Observation:
     """What the members said at about one instant.
 
-    `leader_committed` was sampled before the statuses, so that comparing with it errs on the safe side.
+    `leader_committed` was sampled before the statuses, so that comparing with it errs on the safe side: it
+    is the highest that any member knew to be committed, which is the leader's where there is one.
     `busy` has, for each member whose /metrics cannot be read, the error of a backend read, if it failed.
     """
 
@@ -77,10 +78,13 @@ class Observation:
         """What people call the member."""
         if member_id in self.names:
             return self.names[member_id]
-        for member in self.members:
-            if member.id == member_id and member.name:
-                return member.name
-        return format_id(member_id)
+        named = {member.id: member.name for member in self.members}
+        name = named.get(member_id)
+        if not name:
+            return format_id(member_id)
+        # A record has one row for each name, and etcd lets two members have the same.
+        twice = list(named.values()).count(name) > 1
+        return f"{name}-{format_id(member_id)}" if twice else name
 
 
 async def observe(
@@ -100,9 +104,9 @@ async def observe(
     first = Observation(members=cluster.members, statuses=await cluster.statuses(timeout))
     if any(isinstance(status, EtcdError) for status in first.statuses.values()):
         return Observation(members=cluster.members, statuses=first.statuses, names=names)
-    lead = first.status(first.leader)
-    # The leader was sampled in the first round: what the others have applied by the second one can only
-    # be compared in their favour if they really have it.
+    # Sampled in the first round: what a member has applied by the second one can only be compared in its
+    # favour if it really has it. Not "the leader's": in an election nobody might be it.
+    told = [s.raft_index for s in first.statuses.values() if isinstance(s, MemberStatus)]
     statuses = await cluster.statuses(timeout)
     metrics: dict[int, MemberMetrics | None] = {}
     busy: dict[int, EtcdError] = {}
@@ -113,7 +117,7 @@ async def observe(
         statuses=statuses,
         metrics=metrics,
         busy=busy,
-        leader_committed=lead.raft_index if lead else 0,
+        leader_committed=max(told, default=0),
         names=names,
     )
 
@@ -121,16 +125,11 @@ async def observe(
 async def _activity(
     cluster: ClusterClient, timeout: float, metrics_timeout: float
 ) -> tuple[dict[int, MemberMetrics | None], dict[int, EtcdError]]:
-    """Each member's metrics; where they cannot be read, whether it answers a backend read (D16)."""
-
-    async def look(member: Member) -> tuple[MemberMetrics | None, EtcdError | None]:
-        metrics = await cluster.metrics(member.id, timeout=metrics_timeout)
-        if metrics is not None and metrics.defrag_inflight is not None:
-            return metrics, None
-        return metrics, await read_backend(cluster, member.id, timeout)
-
     async with asyncio.TaskGroup() as group:
-        tasks = {member.id: group.create_task(look(member)) for member in cluster.members}
+        tasks = {
+            member.id: group.create_task(activity(cluster, member.id, timeout, metrics_timeout))
+            for member in cluster.members
+        }
     found = {member_id: task.result() for member_id, task in tasks.items()}
     return (
         {member_id: metrics for member_id, (metrics, _) in found.items()},
@@ -138,7 +137,17 @@ async def _activity(
     )
 
 
-async def read_backend(cluster: ClusterClient, member_id: int, timeout: float) -> EtcdError | None:
+async def activity(
+    cluster: ClusterClient, member_id: int, timeout: float, metrics_timeout: float
+) -> tuple[MemberMetrics | None, EtcdError | None]:
+    """The member's metrics; where they do not tell, the error of a read of its backend (D16)."""
+    metrics = await cluster.metrics(member_id, timeout=metrics_timeout)
+    if metrics is not None and metrics.defrag_inflight is not None:
+        return metrics, None
+    return metrics, await _read_backend(cluster, member_id, timeout)
+
+
+async def _read_backend(cluster: ClusterClient, member_id: int, timeout: float) -> EtcdError | None:
     """Read one key from the member's own backend, which blocks while it defragments.
 
     None when it answered; a refusal for lack of rights is an answer.
@@ -195,10 +204,8 @@ def _judge_presence(observation: Observation, desired: Collection[DesiredMember]
             "MembersDisagree",
             f"{len(desired)} members are desired, etcd lists {len(observation.members)}",
         )
-    ids = {member.id for member in observation.members}
-    listed = {member.name for member in observation.members}
     for wanted in desired:
-        if (wanted.member_id not in ids) if wanted.member_id else (wanted.name not in listed):
+        if not any(wanted.means(member.id, member.name) for member in observation.members):
             raise ClusterNotHealthy(
                 "MembersDisagree",
                 f"member {wanted.name} is desired, but etcd does not list it",

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Self
 
 from etcdmaint.defrag.process import is_dead, shown
-from etcdmaint.errors import EtcdError, LeadershipLost, SlotHeld
+from etcdmaint.errors import EtcdError, LeadershipLost, SlotHeld, SlotLost
 from etcdmaint.etcd.client import MemberClient
-from etcdmaint.etcd.types import Compare, KeyValue, PutOp, RangeOp
+from etcdmaint.etcd.types import Compare, DeleteOp, PutOp
 
 SLOT_KEY = b"etcdmaint.io/lock"
 VERSION = 1
@@ -69,7 +69,14 @@ class SlotValue:
                 defrag_count=count if isinstance(count, int) else None,
                 process_start=float(start) if isinstance(start, int | float) else None,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             return cls(holder="somebody who writes another format", epoch="")
 
 
@@ -79,14 +86,13 @@ class HeldSlot:
 
     value: SlotValue
     mod_revision: int
-    lease: int
 
 
 def age(since: str, now: datetime) -> str:
-    """How long ago, for people: `since 00:12:31` or "" where the time is not readable."""
+    """How long ago, for people: `, for 0:12:31`, or "" where the time is not readable."""
     try:
         began = datetime.fromisoformat(since)
-        return f", since {str(now - began).split('.')[0]}"
+        return f", for {str(now - began).split('.')[0]}"
     except (ValueError, TypeError):
         return ""
 
@@ -94,11 +100,9 @@ def age(since: str, now: datetime) -> str:
 async def read_slot(client: MemberClient, *, timeout: float | None = None) -> HeldSlot | None:
     """Read the slot, linearizably (RPC Range)."""
     result = await client.range(SLOT_KEY, timeout=timeout)
-    return _held(result.kvs[0]) if result.kvs else None
-
-
-def _held(kv: KeyValue) -> HeldSlot:
-    return HeldSlot(SlotValue.decode(kv.value), kv.mod_revision, kv.lease)
+    for found in result.kvs:
+        return HeldSlot(SlotValue.decode(found.value), found.mod_revision)
+    return None
 
 
 class Slot:
@@ -137,24 +141,29 @@ class Slot:
         """Take the slot, or take it over from a predecessor of ours, by one compare-and-swap (D61, D62).
 
         `is_active` tells of another run of our own holder whether it is still to be finished: then it
-        goes first. Raises SlotHeld when somebody else has the slot, SpaceExceeded when etcd takes no
-        writes and the slot is free.
+        goes first. `break_lock` removes whoever has it. Raises SlotHeld when somebody else has the slot,
+        SpaceExceeded when etcd takes no writes and nobody else has it.
         """
         held = await read_slot(client, timeout=self._timeout)
         other = self.blocked_by(held)
-        if other is not None and not break_lock:
-            raise SlotHeld(
-                f"the cluster is held by {shown(other.holder)}"
-                f"{f' for {other.run}' if other.run else ''}{age(other.since, now)}",
-                holder=other.holder,
-            )
-        if held is not None and other is None:
-            if held.value.uid == self._mine.uid:
-                self.previous = held.value
-            elif held.value.holder == self._mine.holder and await is_active(
-                held.value.run, held.value.uid
-            ):
-                raise SlotHeld(f"waits for {held.value.run}", holder=held.value.run)
+        if held is not None and other is not None:
+            if not break_lock:
+                raise SlotHeld(
+                    f"the cluster is held by {shown(other.holder)}"
+                    f"{f' for {other.run}' if other.run else ''}{age(other.since, now)}",
+                    holder=other.holder,
+                )
+            # Not overwritten: under NOSPACE etcd takes no put, but a delete.
+            await self._remove(client, held)
+            held = None
+        elif held is not None and held.value.uid == self._mine.uid:
+            self.previous = held.value
+        elif (
+            held is not None
+            and held.value.holder == self._mine.holder
+            and await is_active(held.value.run, held.value.uid)
+        ):
+            raise SlotHeld(f"waits for {held.value.run}", holder=held.value.run)
         value = replace(self._mine, since=now.isoformat(timespec="seconds"))
         if self.previous is not None:
             # Until the member that our predecessor left in flight is dealt with, its mark must survive.
@@ -168,15 +177,15 @@ class Slot:
         try:
             swapped = await self._swap(client, value, held.mod_revision if held else 0, lease)
         except BaseException:
-            await self._revoke(client, lease)
+            # The key may be ours: only the answer was lost. A mark that we took over must not go then.
+            if self.previous is None:
+                await self._revoke(client, lease)
             raise
         if not swapped:
             await self._revoke(client, lease)
             raise SlotHeld("somebody else has just taken the cluster", holder="")
+        # The lease that the key hung on is not ours to revoke; it expires, and the key stays.
         self.lease, self.ttl = lease, granted
-        if held is not None and held.lease:
-            # The key hangs on our lease now: the old one goes without it.
-            await self._revoke(client, held.lease)
 
     async def mark(
         self,
@@ -197,32 +206,35 @@ class Slot:
             process_start=process_start,
         )
         if not await self._swap(client, value, held.mod_revision, self.lease):
-            raise LeadershipLost("somebody else has taken the cluster's slot")
+            raise SlotLost("somebody else has just taken the cluster's slot")
 
     async def verify(self, client: MemberClient) -> None:
-        """Raise LeadershipLost unless the slot still carries our holder and epoch (D37)."""
+        """Raise SlotLost unless the slot still carries our holder and epoch (D37).
+
+        Raises LeadershipLost when a successor carries this very run on: then nothing may be recorded.
+        """
         await self._read_own(client)
 
     async def _read_own(self, client: MemberClient) -> HeldSlot:
         held = await read_slot(client, timeout=self._timeout)
         if held is None:
-            raise LeadershipLost("the cluster's slot has expired or was removed")
-        if not self.owns(held.value):
-            raise LeadershipLost(f"the cluster's slot is held by {shown(held.value.holder)} now")
-        return held
+            raise SlotLost("the cluster's slot has expired or was removed")
+        if self.owns(held.value):
+            return held
+        mine, theirs = self._mine, held.value
+        if (theirs.holder, theirs.uid) == (mine.holder, mine.uid):
+            raise LeadershipLost("another process carries this run on")
+        raise SlotLost(f"the cluster's slot is held by {shown(theirs.holder)} now")
 
     async def beat(self, client: MemberClient) -> None:
         """Keep the lease alive once."""
         await client.lease_keep_alive(self.lease, timeout=self._timeout)
 
     async def release(self, client: MemberClient) -> None:
-        """Give the slot back if it is still ours; best effort, the lease does the rest."""
-        try:
-            held = await read_slot(client, timeout=self._timeout)
-            if held is not None and self.owns(held.value):
-                await client.lease_revoke(self.lease, timeout=self._timeout)
-        except EtcdError:
-            return
+        """Give the slot back if it is still ours."""
+        held = await read_slot(client, timeout=self._timeout)
+        if held is not None and self.owns(held.value):
+            await client.lease_revoke(self.lease, timeout=self._timeout)
 
     async def _swap(
         self, client: MemberClient, value: SlotValue, mod_revision: int, lease: int
@@ -230,10 +242,15 @@ class Slot:
         result = await client.txn(
             [Compare.mod_revision(SLOT_KEY, mod_revision)],
             [PutOp(SLOT_KEY, value.encode(), lease=lease)],
-            [RangeOp(SLOT_KEY)],
             timeout=self._timeout,
         )
         return result.succeeded
+
+    async def _remove(self, client: MemberClient, held: HeldSlot) -> None:
+        unchanged = Compare.mod_revision(SLOT_KEY, held.mod_revision)
+        result = await client.txn([unchanged], [DeleteOp(SLOT_KEY)], timeout=self._timeout)
+        if not result.succeeded:
+            raise SlotHeld("somebody else has just taken the cluster", holder="")
 
     async def _revoke(self, client: MemberClient, lease: int) -> None:
         try:

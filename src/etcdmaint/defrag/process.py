@@ -12,7 +12,7 @@ import re
 import socket
 from pathlib import Path
 
-_HOLDER = re.compile(r"(\S+@\S+) boot=(\S+) pidns=(\S+) pid=(\d+) start=(\d+)")
+_HOLDER = re.compile(r"(\S+@\S+) boot=(\S+) pidns=(\S+) pid=([0-9]{1,9}) start=([0-9]+)")
 
 
 def process_holder() -> str:
@@ -31,14 +31,16 @@ def process_holder() -> str:
 def is_dead(holder: str) -> bool:
     """Whether the holder was a process of this boot and PID namespace that is not there any more."""
     match = _HOLDER.fullmatch(holder)
-    if (
-        match is None
-        or match[2] != _boot_id()
-        or match[3] != _pid_namespace()
-        or match[2] == "unknown"
-    ):
+    if match is None or "unknown" in (match[2], match[3]) or match[5] == "0":
         return False
-    return _start_time(int(match[4])) != int(match[5])
+    if (match[2], match[3]) != (_boot_id(), _pid_namespace()):
+        return False
+    pid = int(match[4])
+    started = _start_time(pid)
+    if started is None:
+        # /proc may hide the processes of other users, kill does not.
+        return not _exists(pid)
+    return started != int(match[5])
 
 
 def shown(holder: str) -> str:
@@ -59,6 +61,16 @@ def _pid_namespace() -> str:
         return str(Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:
         return "unknown"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _start_time(pid: int) -> int | None:

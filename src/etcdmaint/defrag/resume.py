@@ -7,51 +7,60 @@ backend; what became of it by evidence, in an order that prefers etcd's own coun
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from etcdmaint.defrag.context import RunContext
-from etcdmaint.defrag.health import Observation, read_backend
+from etcdmaint.defrag.health import Observation, activity
 from etcdmaint.defrag.lock import SlotValue
 from etcdmaint.defrag.rule import still_due
 from etcdmaint.defrag.run import MemberRow, Outcome
 from etcdmaint.defrag.turn import measure_outcome, record_outcome
-from etcdmaint.errors import ClusterNotHealthy
+from etcdmaint.errors import ClusterNotHealthy, EtcdError
 from etcdmaint.etcd.metrics import MemberMetrics
+from etcdmaint.etcd.types import AlarmKind
 
 
 async def prove_idle(ctx: RunContext, row: MemberRow) -> MemberMetrics | None:
-    """Return once the member is proven idle in several samples; raise ClusterNotHealthy until then."""
-    cluster = ctx.link.cluster
+    """Return once the member is proven idle in several samples, or has been removed.
+
+    Raises ClusterNotHealthy until then. The metrics are of the last sample, where they can be read.
+    """
     metrics = None
-    for sample in range(ctx.timing.idle_samples):
-        if sample:
-            await ctx.clock.sleep(ctx.timing.idle_interval)
-        metrics = await cluster.metrics(row.member_id, timeout=ctx.timing.metrics_timeout)
-        if metrics is not None and metrics.defrag_inflight is not None:
-            if metrics.defrag_inflight:
-                raise ClusterNotHealthy(
-                    "WaitingForMember",
-                    f"member {row.name} is still being defragmented",
-                    member=row.name,
-                )
-            continue
-        await cluster.refresh()
-        error = await read_backend(cluster, row.member_id, ctx.timing.rpc_timeout)
-        if error is not None:
-            raise ClusterNotHealthy(
-                "WaitingForMember",
-                f"member {row.name} may still be at it: {error}",
-                member=row.name,
+    try:
+        cluster = await ctx.reach_for_member()
+        for sample in range(ctx.timing.idle_samples):
+            if sample:
+                await ctx.clock.sleep(ctx.timing.idle_interval)
+            await cluster.refresh()
+            if _removed(ctx, row):
+                break
+            metrics, error = await activity(
+                cluster, row.member_id, ctx.timing.rpc_timeout, ctx.timing.metrics_timeout
             )
+            if error is not None:
+                raise error
+            if metrics is not None and metrics.defrag_inflight:
+                raise ClusterNotHealthy("", "it is still being defragmented")
+    except (EtcdError, ClusterNotHealthy) as error:
+        raise ClusterNotHealthy(
+            "WaitingForMember", f"member {row.name} may still be at it: {error}", member=row.name
+        ) from error
+    ctx.idle.add(row.member_id)
     return metrics
 
 
-def never_sent(ctx: RunContext, row: MemberRow, previous: SlotValue | None) -> bool:
-    """Whether the slot proves that the RPC was not sent: the slot names the member before that."""
-    return (
-        previous is not None
-        and previous.uid == ctx.request.uid
-        and previous.member != row.member_id
-    )
+def _removed(ctx: RunContext, row: MemberRow) -> bool:
+    return row.member_id not in {member.id for member in ctx.link.cluster.members}
+
+
+def never_sent(row: MemberRow, previous: SlotValue | None, observation: Observation) -> bool:
+    """Whether the slot proves that the RPC was not sent: it names the member before that.
+
+    Not under NOSPACE, when it cannot be written.
+    """
+    if previous is None or previous.member == row.member_id:
+        return False
+    return all(alarm.kind is not AlarmKind.NOSPACE for alarm in observation.alarms)
 
 
 def counted(
@@ -73,60 +82,42 @@ def counted(
 
 async def resolve_in_flight(ctx: RunContext, row: MemberRow) -> None:
     """Deal with a row in flight: Defragmented, due again, or gone."""
-    previous = ctx.slot.previous if ctx.slot else None
-    if never_sent(ctx, row, previous):
-        await _due_again(ctx, row, "the earlier process stopped before it had asked the member")
-        return
-
-    async def attempt() -> MemberMetrics | None:
-        target = await ctx.surroundings.look()
-        cluster = await ctx.link.follow(target)
-        await cluster.refresh()
-        if row.member_id not in {member.id for member in cluster.members}:
-            return None
-        return await prove_idle(ctx, row)
-
-    metrics = await ctx.until(attempt, stoppable=False)
-    if row.member_id not in {member.id for member in ctx.link.cluster.members}:
-        await record_outcome(
-            ctx,
-            replace(
-                row,
-                outcome=Outcome.FAILED,
-                reason="MemberGone",
-                message="the member was removed while it was in flight",
-                finished_at=ctx.clock.now(),
-            ),
+    metrics = await ctx.until(partial(prove_idle, ctx, row), stoppable=False)
+    if _removed(ctx, row):
+        gone = replace(
+            row,
+            outcome=Outcome.FAILED,
+            reason="MemberGone",
+            message="the member was removed while it was in flight",
+            finished_at=ctx.clock.now(),
         )
+        await record_outcome(ctx, gone)
         return
-    ran = counted(row, previous, metrics)
-    if ran is None:
-        observation = await ctx.until(lambda: _sizes(ctx), stoppable=False)
-        due = still_due(ctx.request.rule, ctx.sizes(observation, row.member_id))
-        if due:
-            await _due_again(ctx, row, "it is still due by the rule")
-        else:
-            await record_outcome(
-                ctx,
-                await measure_outcome(
-                    ctx, row, "while nobody watched, by its size", reason="InferredFromSize"
-                ),
-            )
-    elif ran:
+    ran = counted(row, ctx.evidence, metrics)
+    if ran:
         await record_outcome(ctx, await measure_outcome(ctx, row, "while nobody watched"))
-    else:
+        return
+    if ran is False:
         await _due_again(ctx, row, "the member counts no defragmentation since it was asked")
+        return
 
+    async def ask() -> Observation:
+        status = await ctx.link.cluster.client(row.member_id).status(timeout=ctx.timing.rpc_timeout)
+        return Observation(
+            members=ctx.link.cluster.members,
+            statuses={row.member_id: status},
+            metrics={row.member_id: metrics},
+        )
 
-async def _sizes(ctx: RunContext) -> Observation:
-    cluster = ctx.link.cluster
-    await cluster.refresh()
-    statuses = await cluster.statuses(ctx.timing.rpc_timeout)
-    metrics = {
-        m.id: await cluster.metrics(m.id, timeout=ctx.timing.metrics_timeout)
-        for m in cluster.members
-    }
-    return Observation(members=cluster.members, statuses=statuses, metrics=metrics)
+    observation = await ctx.until(ask, stoppable=False)
+    if never_sent(row, ctx.evidence, observation):
+        await _due_again(ctx, row, "the earlier process stopped before it had asked the member")
+    elif still_due(ctx.request.rule, ctx.sizes(observation, row.member_id)):
+        await _due_again(ctx, row, "it is still due by the rule")
+    else:
+        how = "while nobody watched, by its size"
+        done = await measure_outcome(ctx, row, how, reason="InferredFromSize")
+        await record_outcome(ctx, done)
 
 
 async def _due_again(ctx: RunContext, row: MemberRow, why: str) -> None:

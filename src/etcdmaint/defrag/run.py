@@ -62,8 +62,10 @@ class LeaderTransfer(StrEnum):
 IN_FLIGHT = "InFlight"
 """The reason of a Pending row whose Defragment may have been sent (D32)."""
 
-OUTCOME_UNKNOWN = frozenset({"RPCTimeout", "ConnectionLost"})
-"""Reasons of a Failed row whose member may still be at it (D33)."""
+OUTCOME_UNKNOWN = frozenset(
+    {"RPCTimeout", "ConnectionLost", "RPCFailed", "NotEtcd", "OutcomeUnknown"}
+)
+"""Reasons of a Failed row whose member may still be at it (D33): all that do not prove the contrary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,12 @@ class MemberRow:
     def in_flight(self) -> bool:
         """Whether a Defragment may have been sent and its outcome is not known yet."""
         return self.outcome is Outcome.PENDING and self.reason == IN_FLIGHT
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the member may be defragmenting, for all that the record says."""
+        unknown = self.outcome is Outcome.FAILED and self.reason in OUTCOME_UNKNOWN
+        return unknown or self.in_flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +177,10 @@ class DesiredMember:
     member_id: int | None = None
     quota_bytes: int | None = None
     restarts: int = 0
+
+    def means(self, member_id: int, name: str) -> bool:
+        """Whether it is this member: by its ID, or by its name as long as the ID is not known."""
+        return self.member_id == member_id if self.member_id else self.name == name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

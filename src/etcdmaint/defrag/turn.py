@@ -6,12 +6,15 @@ before it is sent, and what is not known afterwards is called unknown.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import replace
 
-from etcdmaint.defrag.context import RunContext, RunOver
-from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge, observe
-from etcdmaint.defrag.plan import AUTO_TRANSFER_SECONDS, expected_seconds, transferee
+from etcdmaint.defrag.context import RunContext
+from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge
+from etcdmaint.defrag.holding import take_slot
+from etcdmaint.defrag.lock import Slot
+from etcdmaint.defrag.plan import AUTO_TRANSFER_SECONDS, expected_seconds, gone, transferee
 from etcdmaint.defrag.rule import evaluate, lacking_room
 from etcdmaint.defrag.run import (
     IN_FLIGHT,
@@ -23,10 +26,10 @@ from etcdmaint.defrag.run import (
     Severity,
 )
 from etcdmaint.errors import (
-    ClusterNotHealthy,
     EtcdError,
     NoDiskSpace,
     RPCTimeout,
+    SpaceExceeded,
     StopRequested,
 )
 from etcdmaint.etcd.client import MemberClient
@@ -61,7 +64,8 @@ def judge_member(ctx: RunContext, observation: Observation, row: MemberRow) -> M
     )
     if not decision.due:
         return replace(row, outcome=Outcome.SKIPPED, reason=decision.reason, finished_at=now)
-    restarts = _restarts(ctx, row)
+    wanted = ctx.desired(row.member_id, row.name)
+    restarts = wanted.restarts if wanted else 0
     if restarts >= RESTARTS_LIMIT:
         return replace(
             row,
@@ -84,63 +88,125 @@ def judge_member(ctx: RunContext, observation: Observation, row: MemberRow) -> M
     return row
 
 
-def _restarts(ctx: RunContext, row: MemberRow) -> int:
-    desired = ctx.target.desired if ctx.target else None
-    return next(
-        (m.restarts for m in desired or () if row.member_id == m.member_id or row.name == m.name), 0
-    )
+class _DecideAgain(Exception):
+    """The cluster is not any more as it was when this turn was decided on."""
 
 
 async def take_turn(ctx: RunContext, observation: Observation, row: MemberRow) -> None:
-    """Defragment this member now: transfer, intent, last checks, the RPC, and its outcome."""
+    """Defragment this member now: transfer, intent, last checks, the RPC, and its outcome.
+
+    Without an outcome when the cluster has changed since `observation`: the turn is to be decided anew.
+    """
     expected = expected_seconds(row.db_size_in_use_before or 0, ctx.turns)
     if row.role is Role.LEADER:
         observation, sentence = await _leave_leader(ctx, observation, row, expected)
         row = replace(row, message=f"{row.message}; {sentence}")
+    decided = row
     row = replace(row, reason=IN_FLIGHT, started_at=ctx.clock.now())
-    ctx.ledger.amend_row(row)
-    before_write = ctx.clock.monotonic()
-    await ctx.ledger.write(
-        reason="Defragmenting", message=f"member {row.name} is being defragmented"
-    )
-    try:
-        if ctx.clock.monotonic() - before_write > ctx.timing.note_after:
-            # The store was away for a while: what the gate saw is not fresh any more.
-            observation = await ctx.until(ctx.gate)
-        client = await _mark(ctx, observation, row)
-    except (StopRequested, RunOver):
-        # Nothing was sent: the intent is taken back.
-        ctx.ledger.amend_row(replace(row, reason="", started_at=None))
-        await ctx.ledger.write(reason="Stopped", message=f"stopped before member {row.name}")
-        raise
-    timeout = ctx.timing.member_timeout(row.db_size_in_use_before or 0)
     turn = MemberTurn(
         row=row,
         position=sum(r.outcome is not Outcome.PENDING for r in ctx.ledger.state.rows) + 1,
         total=len(ctx.ledger.state.rows),
         expected_seconds=expected,
-        timeout_seconds=timeout,
+        timeout_seconds=ctx.timing.member_timeout(row.db_size_in_use_before or 0),
         endpoint=str(ctx.link.cluster.endpoint(row.member_id)),
     )
-    ctx.audience.turn(turn)
-    ctx.fence.assert_held()
-    began = ctx.clock.monotonic()
+    ctx.ledger.amend_row(row)
     try:
-        await client.defragment(timeout=timeout)
-    except EtcdError as error:
-        seconds = ctx.clock.monotonic() - began
-        ctx.rpc_seconds += seconds
-        done = _failed(ctx, row, error, seconds)
-    else:
-        seconds = ctx.clock.monotonic() - began
-        ctx.rpc_seconds += seconds
-        ctx.turns.append((row.db_size_in_use_before or 0, seconds))
-        if row.member_id in ctx.counts:
-            ctx.counts[row.member_id] += 1
-        ctx.instrumentation.defragment_seconds(seconds)
-        done = await measure_outcome(ctx, row, f"in {seconds:.1f} s")
+        await ctx.ledger.write(
+            reason="Defragmenting", message=f"member {row.name} is being defragmented"
+        )
+        client = await _ready(ctx, observation, turn)
+        ctx.audience.turn(turn)
+        if ctx.gate_is_old:
+            # A terminal that stood still, or a process that was stopped and goes on.
+            client = await _ready(ctx, observation, turn)
+        ctx.fence.assert_held()
+    except BaseException as error:
+        # Nothing was sent: the intent is taken back. All but a stop is followed by another write.
+        ctx.ledger.amend_row(decided)
+        if isinstance(error, StopRequested):
+            await ctx.ledger.write(reason="Stopped", message=f"stopped before member {row.name}")
+        if isinstance(error, _DecideAgain):
+            return
+        raise
+    done = await _defragment(ctx, client, turn)
     await record_outcome(ctx, done)
     ctx.audience.turn(replace(turn, row=done))
+
+
+async def _ready(ctx: RunContext, observation: Observation, turn: MemberTurn) -> MemberClient:
+    """The member's client, once nothing stands against its turn and the slot names it: the last checks."""
+    member_id = turn.row.member_id
+    latest = observation
+
+    async def attempt() -> MemberClient:
+        nonlocal latest
+        if ctx.slot is None:
+            # Nobody can see us: two who start at the same moment part ways by chance (D64).
+            pause = random.uniform(0, ctx.timing.slotless_pause)  # noqa: S311 - no secret
+            await ctx.clock.sleep(pause)
+        if ctx.slot is None or ctx.gate_is_old:
+            latest = await ctx.gate()
+        _check_decided(latest, turn.row)
+        ctx.check_time(turn.timeout_seconds, f"member {turn.row.name}")
+        if ctx.slot is None:
+            # Should etcd take writes again, others may be about to take the slot.
+            await take_slot(ctx)
+        client = ctx.link.cluster.client(member_id)
+        asked = ctx.link.client(prefer=latest.leader)
+        if ctx.slot is not None:
+            await _mark(ctx, ctx.slot, asked, latest, member_id)
+        await ctx.assert_ours(asked)
+        return client
+
+    return await ctx.until(attempt, grace=ctx.timing.rpc_timeout)
+
+
+def _check_decided(observation: Observation, row: MemberRow) -> None:
+    """Raise when the member has gone, or has become leader since its turn was decided on (D30, D39)."""
+    leads = observation.leader == row.member_id
+    if gone((row.member_id,), observation) or (leads and row.role is not Role.LEADER):
+        raise _DecideAgain
+
+
+async def _mark(
+    ctx: RunContext, slot: Slot, client: MemberClient, observation: Observation, member_id: int
+) -> None:
+    """The slot names the member, with its metrics from before the RPC, and its lease is fresh."""
+    metrics = observation.metrics.get(member_id)
+    ctx.fence.assert_held()
+    # The whole TTL from now on: no beat may come through while the leader is blocked.
+    await slot.beat(client)
+    with contextlib.suppress(SpaceExceeded):
+        # Where NOSPACE has come up meanwhile the slot stays ours, but cannot be written.
+        await slot.mark(
+            client,
+            member_id,
+            ctx.clock.now(),
+            defrag_count=metrics.defrag_count if metrics else None,
+            process_start=metrics.process_start if metrics else None,
+        )
+
+
+async def _defragment(ctx: RunContext, client: MemberClient, turn: MemberTurn) -> MemberRow:
+    """The RPC; the row with its outcome."""
+    row = turn.row
+    if row.member_id in ctx.counts:
+        ctx.counts[row.member_id] += 1
+    began = ctx.clock.monotonic()
+    failure: EtcdError | None = None
+    try:
+        await client.defragment(timeout=turn.timeout_seconds)
+    except EtcdError as error:
+        failure = error
+    seconds = ctx.clock.monotonic() - began
+    ctx.rpc_seconds += seconds
+    if failure is not None:
+        return _failed(ctx, row, failure, seconds)
+    ctx.turns.append((row.db_size_in_use_before or 0, seconds))
+    ctx.instrumentation.defragment_seconds(seconds)
+    return await measure_outcome(ctx, row, f"in {seconds:.1f} s")
 
 
 async def record_outcome(ctx: RunContext, row: MemberRow) -> None:
@@ -173,68 +239,31 @@ async def _leave_leader(
     defragmented = {r.member_id for r in ctx.ledger.with_outcome(Outcome.DEFRAGMENTED)}
     target = transferee(observation, defragmented)
     assert target is not None
-    name = observation.name(target)
-    leader = ctx.link.cluster.client(row.member_id)
+    why = "it leads all the same"
     try:
+        leader = ctx.link.cluster.client(row.member_id)
         await ctx.assert_ours(leader)
         await leader.move_leader(target, timeout=ctx.timing.transfer_timeout)
-        await _verify_leader(ctx, target)
-    except (EtcdError, ClusterNotHealthy) as error:
+    except EtcdError as error:
+        why = str(error)
+    # The gate verifies it on all members. What they say now counts, not what the RPC said.
+    observation = await ctx.until(ctx.gate, grace=ctx.timing.transfer_timeout)
+    if observation.leader == row.member_id:
+        name = observation.name(target)
         ctx.instrumentation.leadership_transfer("failed")
         ctx.audience.event(
             Severity.WARNING,
             "LeadershipTransferFailed",
             f"leadership could not be moved from {row.name} to {name}, so {row.name} is defragmented "
-            f"in place: {error}",
+            f"in place: {why}",
         )
-        sentence = f"leadership could not be moved to {name}: {error}"
-    else:
-        ctx.instrumentation.leadership_transfer("moved")
-        ctx.audience.event(
-            Severity.NORMAL, "LeadershipTransferred", f"leadership moved from {row.name} to {name}"
-        )
-        sentence = f"leadership moved to {name}: {predicted}"
-    return await ctx.until(ctx.gate, grace=ctx.timing.transfer_timeout), sentence
-
-
-async def _verify_leader(ctx: RunContext, target: int) -> None:
-    """Every voter calls the new leader its leader, within the transfer's own time limit."""
-    began = ctx.clock.monotonic()
-    while True:
-        observation = await observe(ctx.link.cluster, timeout=ctx.timing.rpc_timeout)
-        if observation.leader == target:
-            return
-        if ctx.clock.monotonic() - began > ctx.timing.transfer_timeout:
-            raise ClusterNotHealthy(
-                "LeaderDisagreement", "the members do not all name the new leader"
-            )
-        await ctx.clock.sleep(ctx.timing.quick_interval)
-
-
-async def _mark(ctx: RunContext, observation: Observation, row: MemberRow) -> MemberClient:
-    """The slot names the member, and everything is still ours: the last step before the RPC."""
-    metrics = observation.metrics.get(row.member_id)
-
-    async def mark() -> MemberClient:
-        client = ctx.link.cluster.client(row.member_id)
-        asked = ctx.link.client(prefer=observation.leader)
-        if ctx.slot is not None:
-            ctx.fence.assert_held()
-            await ctx.slot.mark(
-                asked,
-                row.member_id,
-                ctx.clock.now(),
-                defrag_count=metrics.defrag_count if metrics else None,
-                process_start=metrics.process_start if metrics else None,
-            )
-        await ctx.assert_ours(asked)
-        return client
-
-    if ctx.slot is None:
-        # Nobody can see us: two who start at the same moment part ways by chance (D64).
-        await ctx.clock.sleep(random.uniform(0, ctx.timing.slotless_pause))  # noqa: S311 - no secret
-        ctx.check_foreign(await ctx.until(ctx.gate))
-    return await ctx.until(mark, grace=ctx.timing.rpc_timeout)
+        return observation, f"leadership could not be moved to {name}: {why}; {predicted}"
+    name = observation.name(observation.leader)
+    ctx.instrumentation.leadership_transfer("moved")
+    ctx.audience.event(
+        Severity.NORMAL, "LeadershipTransferred", f"leadership moved from {row.name} to {name}"
+    )
+    return observation, f"leadership moved to {name}: {predicted}"
 
 
 def _failed(ctx: RunContext, row: MemberRow, error: EtcdError, seconds: float) -> MemberRow:
@@ -283,12 +312,8 @@ async def measure_outcome(
 
 async def settled(ctx: RunContext) -> None:
     """Raise unless every voter has caught up in several samples in a row (D14)."""
+    await ctx.reach()
     for sample in range(ctx.timing.settle_samples):
         if sample:
             await ctx.clock.sleep(ctx.timing.quick_interval)
-        observation = await observe(
-            ctx.link.cluster,
-            timeout=ctx.timing.rpc_timeout,
-            names=ctx.target.member_names if ctx.target else None,
-        )
-        judge(observation, lag=SETTLED_LAG)
+        judge(await ctx.observe(activity=False), lag=SETTLED_LAG)
