@@ -130,8 +130,10 @@ class OneWay:
     stores: Sequence[Voter]
     failures: list[EtcdmaintError] = field(default_factory=list)
     away: EtcdmaintError | None = None
+    asked: int = 0
 
     async def voters(self) -> Sequence[Voter]:
+        self.asked += 1
         if self.away is not None:
             raise self.away
         return self.stores

@@ -13,8 +13,15 @@ from typing import cast
 
 import pytest
 
+from etcdmaint.compaction.line import Line
 from etcdmaint.compaction.registry import Registry
-from etcdmaint.errors import AuthenticationFailed, EtcdmaintError, MemberUnreachable, WrongMember
+from etcdmaint.errors import (
+    AuthenticationFailed,
+    EtcdmaintError,
+    MemberUnreachable,
+    RPCTimeout,
+    WrongMember,
+)
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import Member
 
@@ -221,6 +228,32 @@ async def test_a_broken_connection_is_refreshed_before_it_is_made_anew() -> None
         way.made[0].gone = MemberUnreachable("all gone")
         await clock.advance(300)
         assert len(way.made) > 1
+
+
+async def test_after_a_failure_another_voter_is_asked_first() -> None:
+    """C12: each in its turn, learners never."""
+    stores = {1: WatchedStore(), 3: WatchedStore()}
+
+    class Two(Cluster):
+        @property
+        def members(self) -> tuple[Member, ...]:
+            return (Member(1, "a"), Member(2, "b", is_learner=True), Member(3, "c"))
+
+        def client(self, member_id: int) -> WatchedStore:
+            return stores[member_id]
+
+    connected = Two(stores[1])
+
+    async def redial() -> ClusterClient:
+        raise AssertionError("not needed")
+
+    line = Line(cast(ClusterClient, connected), redial)
+    order = []
+    for _ in range(3):
+        order.append([id(voter) == id(stores[1]) for voter in await line.voters()])
+        line.failed(RPCTimeout("hangs"))
+    assert order == [[True, False], [False, True], [True, False]]
+    assert connected.refreshes == 2
 
 
 async def test_a_way_that_leads_elsewhere_is_told_to_its_holder() -> None:
