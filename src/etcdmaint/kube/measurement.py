@@ -153,10 +153,11 @@ def _reachable(
     if not silent:
         return Verdict(True, "AllMembersAnswer", f"{len(observation.members)} members answer")
     first = next(iter(silent.values()))
-    told = "; ".join(
-        f"member {observation.name(member_id)}: {fault}" for member_id, fault in silent.items()
-    )
-    return Verdict(False, first.reason, told)
+    told = []
+    for member_id, fault in silent.items():
+        name = observation.name(member_id)
+        told.append(str(fault) if name in str(fault) else f"member {name}: {fault}")
+    return Verdict(False, first.reason, "; ".join(told))
 
 
 def _healthy(observation: Observation) -> Verdict:
