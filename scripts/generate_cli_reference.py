@@ -58,7 +58,12 @@ _JSON = """\
 `reclaimablePercent`, `quota` (null: none), `quotaSource` (status, metrics, default), `raftTerm`,
 `raftIndex`, `raftAppliedIndex`, `lag` (raft entries behind the leader), `alarms[]`,
 `defragmenting`, `error` (`reason`, `message`); `alarms[]` with `memberID` and `alarm`; `slot` with
-`known`, `holder`, `run`, `since`, `memberID`, `error`.
+`known`, `holder`, `run`, `since`, `memberID`, `error`; `reads` with `answered` (a linearizable read)
+and `error`.
+
+`compact status -o json` (or `yaml`): `key` with `version` (0: no key), `revision` (null: it says
+none), `writtenAtRevision`; `compactRevision` (what etcd really has, 0: nothing), `compactedAt`,
+`lastWrittenBy`, `revision`, `liveKeys`, `historyRevisions`, `historyBytesEstimate`, `dbSizeInUse`.
 
 `defrag -o json`: `ending` (Done, Failed, Deferred, Unsafe, Held, AlarmLeft, Stopped), `exitCode`,
 and the fields of an EtcdDefrag's status: `phase`, `reason`, `message`, `defragmented`,
