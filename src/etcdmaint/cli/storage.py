@@ -7,7 +7,6 @@ whichever way it comes. This module must not decide what a layer is: it asks the
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -20,9 +19,11 @@ from etcdmaint import errors
 from etcdmaint.cli.check_vectors import check_vectors
 from etcdmaint.cli.exits import one_line
 from etcdmaint.cli.storage_estimate import estimate
+from etcdmaint.cli.storage_get import get
 from etcdmaint.cli.storage_scan import scan
 from etcdmaint.cli.storage_validate import render, validate
 from etcdmaint.cli.storage_verify import verify_downgrade
+from etcdmaint.cli.stored_document import document_of, write_document
 from etcdmaint.compression import frame
 from etcdmaint.compression.resources import Keyspace, Location
 from etcdmaint.compression.stored_value import Form, StoredValue, identify
@@ -152,7 +153,7 @@ def storage() -> None:
     """Look into what Kubernetes has stored in etcd."""
 
 
-for command in (scan, estimate, verify_downgrade, validate, render, check_vectors):
+for command in (scan, estimate, verify_downgrade, get, validate, render, check_vectors):
     storage.add_command(command)
 
 
@@ -200,7 +201,7 @@ def _identify(asked: Asked, style: str, _to_terminal: bool) -> int:
             for name, value in layer.items():
                 click.echo(f"{'  ' * depth}{name}: {one_line(str(value))}")
     else:
-        _write_document(layers, style)
+        write_document(layers, style)
     return code
 
 
@@ -208,14 +209,14 @@ def _identify(asked: Asked, style: str, _to_terminal: bool) -> int:
 def _show(asked: Asked, style: str, to_terminal: bool) -> int:
     """Show the object in a value, whatever layers are around it.
 
-    Protobuf is shown without its schema, by the numbers of its fields. A Secret's data is left out
+    Protobuf is shown by the numbers of its fields, but for a few kinds that are known. A Secret's data is left out
     unless --show-secrets is given.
     """
     *_, (_, plaintext) = _layers(asked, opening=True)
     found = identify(plaintext)
     if style in ("raw", "hex"):
         return _write_bytes(asked, plaintext, style, to_terminal)
-    _write_document(_document(plaintext, found, hide=_hides(asked, found)), style)
+    write_document(document_of(plaintext, found, hide=_hides(asked, found)), style)
     return 0
 
 
@@ -286,49 +287,6 @@ def _checksum(number: int | None) -> str | None:
 
 def _hides(asked: Asked, found: StoredValue) -> bool:
     return asked.is_secret(found) and not asked.show_secrets
-
-
-def _document(value: bytes, found: StoredValue, *, hide: bool) -> dict[str, Any]:
-    """The object as a document; of a Secret only what it is called."""
-    told = {name: content for name, content in asdict(found).items() if content != ""}
-    told["form"] = str(found.form)
-    if hide:
-        return told | {"hidden": "the value of a Secret; --show-secrets shows it"}
-    try:
-        return _decoded(value, found) or told | {"hex": value.hex()}
-    except (ValueError, RecursionError):
-        # It began as an object and does not go on as one.
-        return told | {"hex": value.hex()}
-
-
-def _decoded(value: bytes, found: StoredValue) -> dict[str, Any]:
-    from etcdmaint.compression import cbor, protobuf_wire
-
-    document: dict[str, Any] = {}
-    if found.form is Form.JSON:
-        document = json.loads(value)
-    elif found.form is Form.CBOR:
-        document = cbor.loads(value)
-    elif found.form is Form.YAML:
-        document = {"yaml": value.decode("utf-8", "replace")}
-    elif found.form is Form.PROTOBUF:
-        (raw,) = protobuf_wire.last(value[4:], 2)
-        document = {
-            "apiVersion": found.api_version,
-            "kind": found.kind,
-            "fields": protobuf_wire.dump(raw),
-        }
-    return document
-
-
-def _write_document(document: object, style: str) -> None:
-    # What is not ASCII is escaped: no text of a value steers the terminal.
-    if style == "json":
-        click.echo(json.dumps(document, indent=2, ensure_ascii=True))
-        return
-    import yaml
-
-    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=100), nl=False)
 
 
 def _write_bytes(asked: Asked, value: bytes, style: str, to_terminal: bool) -> int:

@@ -30,7 +30,8 @@ class Way:
     """What becomes of the file. `batches`: 0 it fits as it is; None it cannot fit.
 
     `peak` before anything is compacted; `then` is the file's size once it is compacted and
-    defragmented, and the least that is in use before: pages that are half empty count in full. `live` is what the file would be now, compacted and defragmented.
+    defragmented, and the least that is in use before that: pages that are half empty count in full.
+    `live` is what the file would be now, compacted and defragmented.
     """
 
     fill: Fill

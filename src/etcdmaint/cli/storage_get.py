@@ -1,0 +1,283 @@
+"""`etcdmaint storage get`: one object as it lies in etcd, and as it was before.
+
+For the moment in which kubectl has no answer: it asks etcd, takes off what encryption and compression
+there is, and shows the object. A Secret's value is shown only where that is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from etcdmaint.cli import output
+from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.scanning import opened, resource_named, run
+from etcdmaint.cli.storage_codes import CORRUPT, MALFORMED, NEWER, NO_KEY, NO_SUCH_KEY
+from etcdmaint.cli.stored_document import document_of, write_document
+from etcdmaint.errors import EtcdError, InvalidInput, MemberUnreachable, RevisionCompacted
+from etcdmaint.quantities import format_bytes
+
+if TYPE_CHECKING:
+    from etcdmaint.compression.contents import Form
+    from etcdmaint.compression.encryption.chain import EncryptionChain
+    from etcdmaint.compression.resources import Keyspace
+    from etcdmaint.etcd.cluster import ClusterClient
+    from etcdmaint.etcd.types import KeyValue, RangeResult
+
+_MOST_LISTED = 500
+
+
+@click.command(
+    "get",
+    epilog="\b\nExit codes besides 0, 1, 2 and 130:\n  10  damaged\n  11  written by a newer release\n"
+    "  12  intact, but no good frame\n  13  no encryption key for it\n  14  no such key",
+)
+@click.argument("target", metavar="KEY|RESOURCE")
+@click.argument("name", required=False)
+@with_connection
+@click.option("-n", "--namespace", default="", help="The object's namespace.")
+@click.option("--storage-prefix", default="/registry", show_default=True, metavar="PREFIX")
+@click.option(
+    "--encryption-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="kube-apiserver's --encryption-provider-config.",
+)
+@click.option("--history", is_flag=True, help="Every revision of it that is left, newest first.")
+@click.option("--raw", is_flag=True, help="The bytes as etcd has them, with nothing taken off.")
+@click.option("--show-secrets", is_flag=True, help="Show the values of Secrets.")
+@click.option(
+    "--to-terminal", is_flag=True, help="Write raw bytes even where they reach a terminal."
+)
+@click.option(
+    "-o",
+    "--output",
+    "style",
+    type=click.Choice([output.YAML, output.JSON]),
+    default=output.YAML,
+    show_default=True,
+    help="How to write it.",
+)
+def get(
+    connection: Connection,
+    target: str,
+    name: str | None,
+    namespace: str,
+    storage_prefix: str,
+    encryption_config: Path | None,
+    history: bool,
+    raw: bool,
+    show_secrets: bool,
+    to_terminal: bool,
+    style: str,
+) -> int:
+    """Show the object at a key of etcd, or that of a RESOURCE with this NAME; without a name, list them.
+
+    Custom resources and the kinds that matter most in trouble come out as kubectl would show them,
+    other protobuf by the numbers of its fields.
+    """
+    from etcdmaint.compression.resources import Keyspace
+
+    keyspace = Keyspace(storage_prefix.encode("utf-8", "surrogateescape"))
+    key, single = _key(keyspace, target, name, namespace)
+    if raw and history:
+        raise InvalidInput("--raw", "cannot be given beside --history")
+    if raw and sys.stdout.isatty() and not to_terminal:
+        raise InvalidInput("--raw", "would reach a terminal: give --to-terminal if that is meant")
+
+    chain = _chain(encryption_config)
+
+    async def work() -> int:
+        async with opened(connection) as cluster:
+            getting = _Getting(connection, keyspace, chain, show_secrets, style)
+            if not single:
+                return await getting.list(cluster, key)
+            if history:
+                return await getting.history(cluster, key)
+            return await getting.one(cluster, key, raw=raw)
+
+    try:
+        return int(run(work))
+    finally:
+        if chain is not None:
+            chain.close()
+
+
+def _chain(path: Path | None) -> EncryptionChain | None:
+    if path is None:
+        return None
+    from etcdmaint.compression.encryption.chain import EncryptionChain
+    from etcdmaint.compression.encryption.configuration import EncryptionConfiguration
+
+    return EncryptionChain(EncryptionConfiguration.read(path))
+
+
+def _key(keyspace: Keyspace, target: str, name: str | None, namespace: str) -> tuple[bytes, bool]:
+    """The key, and whether it is one object's: else it is what the keys of a list begin with."""
+    from etcdmaint.compression.resources import Location
+
+    if target.startswith("/"):
+        if name or namespace:
+            raise InvalidInput("KEY", "is whole: no name and no namespace beside it")
+        return target.encode("utf-8", "surrogateescape"), True
+    group, resource = resource_named(keyspace, target)
+    if name:
+        return keyspace.key(Location(group, resource, namespace, name)), True
+    prefix = keyspace.prefix(group, resource)
+    return prefix + (namespace.encode() + b"/" if namespace else b""), False
+
+
+@dataclass(frozen=True, slots=True)
+class _Getting:
+    connection: Connection
+    keyspace: Keyspace
+    chain: EncryptionChain | None
+    show_secrets: bool
+    style: str
+
+    async def one(self, cluster: ClusterClient, key: bytes, *, raw: bool) -> int:
+        """Show what is there now."""
+        found = await self._read(cluster, key)
+        if not found.kvs:
+            return self._missing(key)
+        if raw:
+            return self._raw(found.kvs[0])
+        document, code = self._document(found.kvs[0])
+        write_document(document, self.style)
+        return code
+
+    async def history(self, cluster: ClusterClient, key: bytes) -> int:
+        """Show all that is left of it."""
+        codes = []
+        documents = []
+        async for kv in self._revisions(cluster, key):
+            document, code = self._document(kv)
+            codes.append(code)
+            head = {"revision": kv.mod_revision, "version": kv.version, "size": len(kv.value)}
+            documents.append(head | {"object": document})
+        if not documents:
+            return self._missing(key)
+        write_document(documents, self.style)
+        return min((code for code in codes if code), default=0)
+
+    async def list(self, cluster: ClusterClient, prefix: bytes) -> int:
+        """What keys there are, with what is in them."""
+        from etcdmaint.compression.resources import shown
+        from etcdmaint.etcd.types import prefix_end
+
+        found = await self._read(cluster, prefix, prefix_end(prefix), limit=_MOST_LISTED)
+        rows = [
+            [
+                shown(kv.key[len(prefix) :]),
+                format_bytes(len(kv.value)),
+                str(kv.mod_revision),
+                str(kv.version),
+                str(self._examined(kv)[0]),
+            ]
+            for kv in found.kvs
+        ]
+        if not rows:
+            return self._missing(prefix)
+        columns = ["NAME", "SIZE", "REVISION", "WRITES", "FORM"]
+        output.print_table(columns, rows, numbers=frozenset({"SIZE", "REVISION", "WRITES"}))
+        if found.more:
+            output.print_note(f"etcdmaint: the first {len(rows)} of {found.count}; use --namespace")
+        return 0
+
+    def _missing(self, key: bytes) -> int:
+        from etcdmaint.compression.resources import shown
+
+        output.print_note(f"etcdmaint: there is nothing at {shown(key)}")
+        return NO_SUCH_KEY
+
+    def _raw(self, kv: KeyValue) -> int:
+        from etcdmaint.compression.stored_value import ENCRYPTED_MAGIC
+
+        if not kv.value.startswith(ENCRYPTED_MAGIC) and self._hidden(kv):
+            raise InvalidInput("--show-secrets", "this is a Secret: it is shown with this flag")
+        sys.stdout.buffer.write(kv.value)
+        sys.stdout.buffer.flush()
+        return 0
+
+    def _hidden(self, kv: KeyValue) -> bool:
+        """Whether this is a Secret, by where it lies or by what it says, and not to be shown."""
+        from etcdmaint.compression.stored_value import identify
+
+        if self.show_secrets:
+            return False
+        _, plaintext = self._examined(kv)
+        by_key = self.keyspace.resource(kv.key) == ("", "secrets")
+        return by_key or (plaintext is not None and identify(plaintext).is_secret)
+
+    def _document(self, kv: KeyValue) -> tuple[dict[str, Any], int]:
+        """The object, or why it cannot be shown, and the exit code for that."""
+        from etcdmaint.compression.contents import Content
+        from etcdmaint.compression.stored_value import identify
+
+        form, plaintext = self._examined(kv)
+        code = {
+            Content.CHECKSUM: CORRUPT,
+            Content.ENVELOPE: CORRUPT,
+            Content.UNDECRYPTABLE: CORRUPT,
+            Content.NEWER: NEWER,
+            Content.MALFORMED: MALFORMED,
+            Content.ENCRYPTED: NO_KEY,
+        }.get(form.content, 0)
+        if plaintext is None:
+            return {"form": str(form), "size": len(kv.value)}, code
+        return document_of(plaintext, identify(plaintext), hide=self._hidden(kv)), code
+
+    def _examined(self, kv: KeyValue) -> tuple[Form, bytes | None]:
+        from etcdmaint.compression.contents import examine
+
+        found = self.keyspace.resource(kv.key)
+        if self.chain is None or found is None:
+            return examine(kv.value, kv.key)[:2]
+        return examine(kv.value, kv.key, self.chain.for_resource(*found).decrypt)[:2]
+
+    async def _revisions(self, cluster: ClusterClient, key: bytes) -> AsyncIterator[KeyValue]:
+        """From the newest back to the oldest that is left, or to where it was created."""
+        revision = 0
+        while True:
+            try:
+                found = await self._read(cluster, key, revision=revision)
+            except RevisionCompacted:
+                return
+            if not found.kvs:
+                return
+            yield found.kvs[0]
+            revision = found.kvs[0].mod_revision - 1
+            if not revision:
+                return
+
+    async def _read(
+        self, cluster: ClusterClient, key: bytes, end: bytes = b"", **options: int
+    ) -> RangeResult:
+        """From whichever voter answers; where the cluster has no leader, what one of them has."""
+        fault: EtcdError = MemberUnreachable("no voter can be reached")
+        for serializable in (False, True):
+            for member in cluster.members:
+                if member.is_learner:
+                    continue
+                try:
+                    found = await cluster.client(member.id).range(
+                        key,
+                        end,
+                        serializable=serializable,
+                        timeout=self.connection.command_timeout,
+                        **options,  # type: ignore[arg-type]
+                    )
+                except RevisionCompacted:
+                    raise
+                except EtcdError as error:
+                    fault = error
+                    continue
+                if serializable:
+                    output.print_note(f"etcdmaint: {member} alone says so, perhaps from before")
+                return found
+        raise fault

@@ -1,0 +1,55 @@
+"""A stored object as a document: for people, and with nothing in it that steers their terminal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from etcdmaint.compression.stored_value import Form, StoredValue
+
+
+def document_of(value: bytes, found: StoredValue, *, hide: bool) -> dict[str, Any]:
+    """The object as a document; of a Secret only what it is called."""
+    told = {name: content for name, content in asdict(found).items() if content != ""}
+    told["form"] = str(found.form)
+    if hide:
+        return told | {"hidden": "the value of a Secret; --show-secrets shows it"}
+    try:
+        return _decoded(value, found) or told | {"hex": value.hex()}
+    except (ValueError, RecursionError):
+        # It began as an object and does not go on as one.
+        return told | {"hex": value.hex()}
+
+
+def _decoded(value: bytes, found: StoredValue) -> dict[str, Any]:
+    from etcdmaint.compression import cbor, kinds, protobuf_wire
+
+    document: dict[str, Any] = {}
+    if found.form is Form.JSON:
+        document = json.loads(value)
+    elif found.form is Form.CBOR:
+        document = cbor.loads(value)
+    elif found.form is Form.YAML:
+        document = {"yaml": value.decode("utf-8", "replace")}
+    elif found.form is Form.PROTOBUF:
+        (raw,) = protobuf_wire.last(value[4:], 2)
+        document = kinds.read(raw, found.api_version, found.kind) or {
+            "apiVersion": found.api_version,
+            "kind": found.kind,
+            "fields": protobuf_wire.dump(raw),
+        }
+    return document
+
+
+def write_document(document: object, style: str) -> None:
+    """Write a document to standard output as JSON or YAML."""
+    # What is not ASCII is escaped: no text of a value steers the terminal.
+    if style == "json":
+        click.echo(json.dumps(document, indent=2, ensure_ascii=True))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=100), nl=False)
