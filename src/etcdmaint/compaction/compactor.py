@@ -151,9 +151,9 @@ class Compactor:
         self._won_at: datetime | None = None
         self._seen_at: datetime | None = None
         self._advanced_at: datetime | None = None
-        self._expected_from = 0.0
         self._complained_at: float | None = None
         self._rewatch = self._pace.rewatch
+        self._expect_anew()
 
     @property
     def compact_revision(self) -> int:

@@ -376,6 +376,16 @@ async def test_it_has_stalled_after_more_than_two_intervals_without_advance() ->
         assert not compactor.view().stalled
 
 
+async def test_it_has_not_stalled_before_it_has_begun() -> None:
+    """C4: on a machine that has been up for long, and while nobody runs it yet."""
+    clock = SteppedClock()
+    clock.time = 1e6
+    compactor = Compactor(OneWay([WatchedStore()]), INTERVAL, clock)
+    assert not compactor.view().stalled
+    await clock.advance(2 * INTERVAL)
+    assert not compactor.view().stalled
+
+
 async def test_it_has_not_stalled_while_others_compact() -> None:
     """C30."""
     store = WatchedStore(revision=41)
