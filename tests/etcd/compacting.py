@@ -83,6 +83,9 @@ class Counts:
     def round(self, cluster: str, result: str, clock: int) -> None:
         self.rounds.append(str(result))
 
+    def known(self, cluster: str, revision: int) -> None:
+        """Ignore it."""
+
     def advanced(self, cluster: str, revision: int, timestamp: float) -> None:
         self.revisions.append(revision)
 

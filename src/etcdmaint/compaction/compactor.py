@@ -64,6 +64,9 @@ class Observer(Protocol):
     def round(self, cluster: str, result: str, clock: int) -> None:
         """A round is over; `clock` is the key's version as known after it."""
 
+    def known(self, cluster: str, revision: int) -> None:
+        """History had been cut at this revision, nobody knows when."""
+
     def advanced(self, cluster: str, revision: int, timestamp: float) -> None:
         """History was cut at this revision, by whomever, at that Unix time."""
 
@@ -78,6 +81,9 @@ class NoObserver:
         """Ignore it."""
 
     def round(self, cluster: str, result: str, clock: int) -> None:
+        """Ignore it."""
+
+    def known(self, cluster: str, revision: int) -> None:
         """Ignore it."""
 
     def advanced(self, cluster: str, revision: int, timestamp: float) -> None:
@@ -146,6 +152,7 @@ class Compactor:
         self._key_version = 0
         self._key_revision = 0
         self._own_version = 0
+        self._informed = False
         self._last_round: Round | None = None
         self._error: EtcdmaintError | None = None
         self._won_at: datetime | None = None
@@ -254,13 +261,16 @@ class Compactor:
             if not isinstance(held.error, MemberUnreachable):
                 self._route.failed(held.error)
             self._complain("a round failed", held.error)
-        self._note_key(held.state.version, held.key_revision)
+        # What was so before one looked for the first time happened at a time that nobody knows.
+        found = not self._informed and not held.swapped
+        self._informed = self._informed or held.key_revision > 0
+        self._note_key(held.state.version, held.key_revision, found=found)
         if held.swapped and not held.new_world:
             self._own_version, self._won_at = held.state.version, self._clock.now()
         if held.result in (Result.WON, Result.RAW, Result.ALREADY_COMPACTED):
             self._advance(held.revision, proven=True)
         else:
-            self._advance(held.revision)
+            self._advance(held.revision, found=found)
         log.debug(
             "round",
             extra={"cluster": self._cluster, "result": held.result, "revision": held.revision},
@@ -282,12 +292,13 @@ class Compactor:
 
     async def _follow(self, voter: Voter) -> None:
         """Read the key, then every change of it, until the watch ends."""
-        found = await voter.range(KEY, timeout=self._pace.rpc_timeout)
-        head = found.header.revision
+        read = await voter.range(KEY, timeout=self._pace.rpc_timeout)
+        head = read.header.revision
         self._rewatch = self._pace.rewatch
-        kv = found.kvs[0] if found.kvs else None
-        self._note_key(kv.version if kv else 0, kv.mod_revision if kv else head)
-        if not self._see(kv, head):
+        kv = read.kvs[0] if read.kvs else None
+        found, self._informed = not self._informed, True
+        self._note_key(kv.version if kv else 0, kv.mod_revision if kv else head, found=found)
+        if not self._see(kv, head, found=found):
             return
         async with voter.watch(KEY, start_revision=head) as changes:
             async for batch in changes:
@@ -296,29 +307,35 @@ class Compactor:
                     self._note_key(last.kv.version, last.kv.mod_revision)
                     self._see(last.kv, batch.header.revision)
 
-    def _see(self, kv: KeyValue | None, head: int) -> bool:
+    def _see(self, kv: KeyValue | None, head: int, *, found: bool = False) -> bool:
         """Take note of what the key says; whether that is something sensible."""
         revision = advertised(kv, head)
         if revision is None:
             self._complain("the key holds no revision of this store", None)
             return False
-        self._advance(revision)
+        self._advance(revision, found=found)
         return True
 
     # What is known
 
-    def _note_key(self, version: int, revision: int) -> None:
+    def _note_key(self, version: int, revision: int, *, found: bool = False) -> None:
         """The key has had this version since that revision; the rounds and the watch both tell."""
         if revision > self._key_revision:
             self._key_version, self._key_revision = version, revision
-            if version:
+            if version and not found:
                 self._seen_at = self._clock.now()
 
-    def _advance(self, revision: int, *, proven: bool = False) -> None:
-        """History is cut at this revision; `proven`: an RPC of ours said so, be it new or not."""
+    def _advance(self, revision: int, *, proven: bool = False, found: bool = False) -> None:
+        """History is cut at this revision.
+
+        `proven`: an RPC of ours said so, be it new or not. `found`: it was so before we looked.
+        """
         if revision <= self._revision and not proven:
             return
         self._revision = max(self._revision, revision)
+        if found:
+            self._observer.known(self._cluster, self._revision)
+            return
         self._advanced_at = self._clock.now()
         self._expected_from = self._clock.monotonic()
         self._observer.advanced(self._cluster, self._revision, self._advanced_at.timestamp())

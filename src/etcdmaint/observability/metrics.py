@@ -23,7 +23,7 @@ def new_registry() -> CollectorRegistry:
     `_created` series are switched off for the whole process: they double what is stored, and
     promtool takes them for gauges without a unit.
     """
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types
     registry = CollectorRegistry()
     prometheus_client.ProcessCollector(registry=registry)
     prometheus_client.PlatformCollector(registry=registry)
@@ -195,6 +195,10 @@ class Compactions:
         """One round is over; `clock` is the version of compact_rev_key as known after it."""
         self._rounds.labels(cluster, CompactionResult(result)).inc()
         self._clock.labels(cluster).set(clock)
+
+    def known(self, cluster: str, revision: int) -> None:
+        """The compacted revision, moved on nobody knows when."""
+        self._revision.labels(cluster).set(revision)
 
     def advanced(self, cluster: str, revision: int, timestamp: float) -> None:
         """The compacted revision moved on, by whomever, at that Unix time."""

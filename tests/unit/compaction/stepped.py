@@ -154,6 +154,9 @@ class Counted:
     def round(self, cluster: str, result: str, clock: int) -> None:
         self.told.append(("round", str(result), clock))
 
+    def known(self, cluster: str, revision: int) -> None:
+        """Ignore it."""
+
     def advanced(self, cluster: str, revision: int, timestamp: float) -> None:
         self.told.append(("advanced", revision))
 

@@ -376,6 +376,21 @@ async def test_it_has_stalled_after_more_than_two_intervals_without_advance() ->
         assert not compactor.view().stalled
 
 
+async def test_what_was_so_before_it_looked_has_no_time() -> None:
+    """C19: a key of last week says what is compacted, not that somebody is at it."""
+    store = WatchedStore(revision=1000)
+    store.put(b"900")
+    async with compacting(store) as (compactor, clock, _, counted):
+        await clock.advance(1)
+        view = compactor.view()
+        assert (view.revision, view.clock) == (900, 1)
+        assert (view.advanced_at, view.last_seen_at) == (None, None)
+        assert [entry for entry in counted.told if entry[0] == "advanced"] == []
+        store.tell(b"950")
+        await settle()
+        assert compactor.view().advanced_at == compactor.view().last_seen_at == clock.now()
+
+
 async def test_it_has_not_stalled_before_it_has_begun() -> None:
     """C4: on a machine that has been up for long, and while nobody runs it yet."""
     clock = SteppedClock()
