@@ -116,6 +116,30 @@ def test_02_a_clean_cluster_is_verified(stored: Stored, etcdmaint: CommandLine) 
     assert "an empty scan proves nothing" in found["resources"][0]["faults"][0]
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_02_an_object_is_shown_as_the_api_server_shows_it(
+    stored: Stored, etcdmaint: CommandLine, kind: Kind
+) -> None:
+    """Field by field, from the bytes in etcd alone."""
+    name = (kind.name, SEED, "--namespace=default", "--show-secrets")
+    endpoint = f"--endpoints={stored.plane.etcd.client_urls[0]}"
+    said = etcdmaint("storage", "get", endpoint, "-o", "json", *name)
+    assert said.code == 0, said.err
+    served = stored.plane.api.request("GET", f"{kind.path}/{SEED}")
+    del served["metadata"]["resourceVersion"]
+
+    def told(value: Any) -> Any:
+        """Without what is empty: protobuf does not keep it."""
+        if isinstance(value, dict):
+            kept = {name: told(content) for name, content in value.items()}
+            return {
+                name: content for name, content in kept.items() if content not in ({}, None, "")
+            }
+        return [told(each) for each in value] if isinstance(value, list) else value
+
+    assert told(json.loads(said.out)) == told(served)
+
+
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
