@@ -26,13 +26,13 @@ from typing import Any, Self
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.controlplane import build  # noqa: E402
-from tests.controlplane.apiserver import ControlPlane  # noqa: E402
-from tests.controlplane.build import ProgramUnavailable  # noqa: E402
-from tests.controlplane.etcd import EtcdCluster  # noqa: E402
-from tests.controlplane.gateway import UNANSWERED, text  # noqa: E402
-from tests.controlplane.ports import Ports  # noqa: E402
-from tests.controlplane.processes import NotReady, Server  # noqa: E402
+from tests.controlplane import build  # noqa: E402  # the path is needed first
+from tests.controlplane.apiserver import ControlPlane  # noqa: E402  # the path is needed first
+from tests.controlplane.build import ProgramUnavailable  # noqa: E402  # the path is needed first
+from tests.controlplane.etcd import EtcdCluster  # noqa: E402  # the path is needed first
+from tests.controlplane.gateway import UNANSWERED, text  # noqa: E402  # the path is needed first
+from tests.controlplane.ports import Ports  # noqa: E402  # the path is needed first
+from tests.controlplane.processes import NotReady, Server  # noqa: E402  # the path is needed first
 
 MIB = 1 << 20
 LIVE_BYTES, DELETED_BYTES = 20_000_000, 100_000_000

@@ -57,7 +57,7 @@ def set_condition(
     return list(kept.values())
 
 
-def find_condition(conditions: Iterable[object], type: str) -> Mapping[str, Any] | None:  # noqa: A002
+def find_condition(conditions: Iterable[object], type: str) -> Mapping[str, Any] | None:  # noqa: A002  # as above
     """The first condition of that type."""
     for entry in conditions:
         if isinstance(entry, Mapping) and entry.get("type") == type:
@@ -65,7 +65,7 @@ def find_condition(conditions: Iterable[object], type: str) -> Mapping[str, Any]
     return None
 
 
-def condition_is(conditions: Iterable[object], type: str, status: bool) -> bool:  # noqa: A002
+def condition_is(conditions: Iterable[object], type: str, status: bool) -> bool:  # noqa: A002  # as above
     """Whether the condition of that type is there and is True, or False. Unknown is neither."""
     entry = find_condition(conditions, type)
     return entry is not None and entry.get("status") == _status(status)

@@ -57,7 +57,7 @@ def parse_compaction_interval(value: str | int, field: str = "") -> float:
         return 0.0
     if isinstance(value, str) and len(value) > MAX_INTERVAL_LENGTH:
         raise InvalidInput(field, f"has more than {MAX_INTERVAL_LENGTH} characters")
-    seconds = parse_duration(str(value) if type(value) is int else value, field)  # type: ignore[arg-type]
+    seconds = parse_duration(str(value) if type(value) is int else value, field)  # type: ignore[arg-type]  # it refuses every other type
     if not MIN_COMPACTION_INTERVAL <= seconds <= MAX_COMPACTION_INTERVAL:
         raise InvalidInput(field, f"{quoted(value)} is not from 10s to 24h, nor 0 for off")
     return seconds

@@ -176,7 +176,7 @@ class ApiServerClient:
             headers["Authorization"] = authorization
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._rest.request(  # type: ignore[no-untyped-call]
+                response = await self._rest.request(  # type: ignore[no-untyped-call]  # the library has no types
                     "GET",
                     self.url + path,
                     headers=headers,

@@ -131,8 +131,8 @@ def with_connection(command: Command) -> Command:
 
     # click collects a function's options from here, the last one first.
     own = getattr(command, "__click_params__", [])
-    collected.__click_params__ = [*reversed(CONNECTION_FLAGS), *own]  # type: ignore[attr-defined]
-    return collected  # type: ignore[return-value]
+    collected.__click_params__ = [*reversed(CONNECTION_FLAGS), *own]  # type: ignore[attr-defined]  # click's own place
+    return collected  # type: ignore[return-value]  # called by click only
 
 
 def connection_from(

@@ -23,7 +23,7 @@ from etcdmaint.api.names import (
     DEFRAG_PLURAL,
     FINALIZER,
 )
-from etcdmaint.cli.parameters import Duration, KubernetesName, Text
+from etcdmaint.cli.parameters import Duration, KubernetesName, ParamType, Text
 from etcdmaint.clock import Clock, SystemClock
 from etcdmaint.kube.access import load_access
 
@@ -42,7 +42,7 @@ class ObjectName:
         return f"{self.namespace}/{self.name}"
 
 
-class _Named(click.ParamType):  # type: ignore[type-arg]
+class _Named(ParamType):
     name = "NAMESPACE/NAME"
 
     def convert(

@@ -148,11 +148,11 @@ def with_scanning(command: Command) -> Command:
 
     collected.__doc__ = command.__doc__
     collected.__name__ = command.__name__
-    collected.__click_params__ = [  # type: ignore[attr-defined]
+    collected.__click_params__ = [  # type: ignore[attr-defined]  # click's own place
         *getattr(command, "__click_params__", []),
         *reversed(_flags()),
     ]
-    return collected  # type: ignore[return-value]
+    return collected  # type: ignore[return-value]  # called by click only
 
 
 def _flags() -> list[click.Option]:

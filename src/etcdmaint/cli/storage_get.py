@@ -270,7 +270,7 @@ class _Getting:
                         end,
                         serializable=serializable,
                         timeout=self.connection.command_timeout,
-                        **options,  # type: ignore[arg-type]
+                        **options,  # type: ignore[arg-type]  # revision and limit, no more
                     )
                 except RevisionCompacted:
                     raise

@@ -65,7 +65,7 @@ class Tls:
         with _memory_file(self.certificate) as certificate, _memory_file(self.key) as key:
             try:
                 # The password keeps OpenSSL from asking for one on the terminal.
-                context.load_cert_chain(certificate, key, password="-")  # noqa: S106
+                context.load_cert_chain(certificate, key, password="-")  # noqa: S106  # it is none
             except (ssl.SSLError, ValueError) as fault:
                 mismatch = isinstance(fault, ssl.SSLError) and fault.reason == "KEY_VALUES_MISMATCH"
                 raise InvalidInput(

@@ -39,11 +39,11 @@ def register(registry: kopf.OperatorRegistry, compactions: Compactions) -> None:
     @kopf.on.event(
         ETCDMAINT_GROUP, ETCDMAINT_VERSION, CONNECTION_PLURAL, id="compaction", registry=registry
     )
-    async def connection(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002
+    async def connection(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name
         note(ETCD_CONNECTIONS, type, body, uid)
 
     @kopf.on.event(
         COZYSTACK_GROUP, COZYSTACK_VERSION, CLUSTER_PLURAL, id="compaction", registry=registry
     )
-    async def cluster(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002
+    async def cluster(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name
         note(ETCD_CLUSTERS, type, body, uid)

@@ -37,7 +37,7 @@ def register(registry: kopf.OperatorRegistry, compressions: Compressions) -> Non
     @kopf.on.event(
         ETCDMAINT_GROUP, ETCDMAINT_VERSION, COMPRESSION_PLURAL, id="compression", registry=registry
     )
-    async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002
+    async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name
         if type == "DELETED":
             compressions.gone(uid)
         else:

@@ -25,7 +25,7 @@ def register(registry: kopf.OperatorRegistry, connections: Connections) -> None:
     @kopf.on.event(
         ETCDMAINT_GROUP, ETCDMAINT_VERSION, CONNECTION_PLURAL, id="connections", registry=registry
     )
-    async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002
+    async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name
         if type == "DELETED":
             connections.gone(uid)
         else:

@@ -45,7 +45,7 @@ def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventor
         await runs.run(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid), KopfStop(stopped))
 
     @kopf.on.event(*_KIND, id="inventory", registry=registry)
-    async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002
+    async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name
         if type == "DELETED":
             inventory.gone(uid)
         else:

@@ -77,7 +77,7 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
     async def login(**_: object) -> kopf.ConnectionInfo:
         nonlocal again
         if again:  # otherwise a server that refuses is asked as fast as it answers
-            await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311
+            await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  # to spread the load
         again = True
         scheme, _space, token = (await access.authorization()).partition(" ")
         return kopf.ConnectionInfo(

@@ -83,7 +83,7 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
     configuration.client_session_kwargs = {"trust_env": False}
     if not chosen and os.environ.get("KUBERNETES_SERVICE_HOST"):
         try:
-            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # the library has no types
         except ConfigException as error:
             raise InvalidInput("", f"no in-cluster access to the Kubernetes API: {error}") from None
         return ApiAccess(configuration, _own_namespace())
@@ -92,7 +92,7 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
     if not _is_there(path):
         raise InvalidInput(field, f"{path} is not there, and this is no Pod with a service account")
     try:
-        loader = await load_kube_config(  # type: ignore[no-untyped-call]
+        loader = await load_kube_config(  # type: ignore[no-untyped-call]  # the library has no types
             path, client_configuration=configuration, persist_config=False
         )
         context = loader.current_context["context"]

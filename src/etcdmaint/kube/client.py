@@ -217,7 +217,7 @@ class KubeApi:
                 headers["Authorization"] = authorization
             seconds = timeout or self._timeout
             async with asyncio.timeout(seconds):
-                response = await self._rest.request(  # type: ignore[no-untyped-call]
+                response = await self._rest.request(  # type: ignore[no-untyped-call]  # the library has no types
                     method,
                     self._access.server + path,
                     headers=headers,
