@@ -274,7 +274,9 @@ class DefragSurroundings:
                 f"the installed CRD of EtcdDefrag lacks {', '.join(missing)}: install ours and "
                 "create this EtcdDefrag again, or run the operator with --accept-older-crd",
             )
-        if read_state(obj).reason == _OLDER and not self.parts.accept_older_crd:
+        state = read_state(obj)
+        before = state.reason == _OLDER and state.phase is not Phase.RUNNING
+        if before and not self.parts.accept_older_crd:
             # A dryRun that was dropped then does not come back with the newer CRD.
             raise ClusterNotReady(
                 _OLDER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from etcdmaint.clock import Clock
-from etcdmaint.kube.client import KubeApi, NotFound
+from etcdmaint.kube.client import KubeApi, NotFound, Unavailable
 from etcdmaint.kube.resources import ETCD_DEFRAGS
 
 _CREATION_ROUNDS = 2.0
@@ -35,7 +35,9 @@ class DefragSchema:
         self._read_at: float | None = None
 
     async def missing(self, age: float) -> tuple[str, ...]:
-        """The additions that are not there; empty for our own CRD. Raises KubeError.
+        """The additions that are not there; empty for our own CRD.
+
+        Raises KubeError: Unavailable where it cannot be known now.
 
         `age` is that of the object it is asked for: that fields are missing holds a run up for good, so
         it must have been so after the object was created.
@@ -44,21 +46,23 @@ class DefragSchema:
         keep = min(self._keep, age - _CREATION_ROUNDS) if self._missing else self._keep
         if self._read_at is None or now - self._read_at > keep:
             try:
-                document = await self._api.schema(ETCD_DEFRAGS)
+                missing = missing_additions(await self._api.schema(ETCD_DEFRAGS))
             except NotFound:
-                document = {}
-            self._missing = missing_additions(document)
-            self._read_at = now
+                missing = None
+            if missing is None:
+                # An API server that has just started publishes the kinds one after another.
+                raise Unavailable("the Kubernetes API does not publish EtcdDefrag's schema yet")
+            self._missing, self._read_at = missing, now
         return self._missing
 
 
-def missing_additions(document: dict[str, Any]) -> tuple[str, ...]:
-    """Which of our fields an OpenAPI v3 document lacks for EtcdDefrag."""
+def missing_additions(document: dict[str, Any]) -> tuple[str, ...] | None:
+    """Which of our fields an OpenAPI v3 document lacks for EtcdDefrag; None where it has no such kind."""
     for schema in document.get("components", {}).get("schemas", {}).values():
         for kind in schema.get("x-kubernetes-group-version-kind") or ():
             if kind.get("kind") == ETCD_DEFRAGS.kind:
                 return tuple(".".join(path) for path in _ADDITIONS if not _has(schema, path))
-    return tuple(".".join(path) for path in _ADDITIONS)
+    return None
 
 
 def _has(schema: dict[str, Any], path: tuple[str, ...]) -> bool:

@@ -191,9 +191,30 @@ async def test_a_run_from_an_older_crd_stays_where_it_is_also_under_a_newer_one(
     assert (await accepting.look()).seeds
 
 
-def test_a_kind_that_is_not_served_at_all_lacks_everything() -> None:
-    assert len(missing_additions({})) == 4
+async def test_a_schema_that_is_not_published_yet_is_not_taken_for_an_older_one(api: Api) -> None:
+    """An API server that has just started publishes it a moment after it serves the objects."""
+    around = surroundings(api, asked())
+    documents = [{}, {"components": {"schemas": {"other": {}}}}, document(additions=True)]
+
+    async def schema(resource: Any) -> dict[str, Any]:
+        return documents.pop(0)
+
+    api.schema = schema  # type: ignore[method-assign]
+    assert (await around.look()).seeds
+    assert documents == []
     assert missing_additions(document(additions=True)) == ()
+    assert len(missing_additions(document(additions=False)) or ()) == 4
+
+
+async def test_a_run_that_has_begun_goes_on_once_the_crd_is_ours_again(api: Api) -> None:
+    """Its rows name the members of the cluster that it is for: another cluster has none of them."""
+    obj = asked(
+        status={
+            "phase": "Running",
+            "conditions": [{"type": "Progressing", "status": "True", "reason": "OlderCRD"}],
+        }
+    )
+    assert (await surroundings(api, obj).look()).seeds
 
 
 @pytest.mark.parametrize(
