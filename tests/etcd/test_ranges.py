@@ -73,6 +73,20 @@ async def test_all_keys_come_once_in_order_with_their_values(cluster: EtcdCluste
     assert all(each.version == 1 and 1 < each.mod_revision <= revision for each in found)
 
 
+async def test_a_frugal_reader_reads_the_same_in_small_pages(cluster: EtcdCluster) -> None:
+    """Whatever etcd can do: the operator audits in little memory."""
+    sizes = []
+    async with reader_of(cluster, frugal=True) as reader:
+        async with aclosing(reader.read(*ALL, await reader.newest())) as chunks:
+            found = []
+            async for chunk in chunks:
+                sizes.append(len(chunk.entries))
+                found += [(each.key, each.value) for each in chunk.entries]
+        assert reader.streams is False
+    assert found == list(PLANTED.items())
+    assert max(sizes) <= 250
+
+
 async def test_a_range_has_its_own_keys_and_no_others(cluster: EtcdCluster) -> None:
     async with reader_of(cluster) as reader:
         found = await read(reader, b"/registry/pods/", b"/registry/pods0")

@@ -32,7 +32,7 @@ class Source(Protocol):
 class ClusterSource:
     """A cluster, of which the best member is chosen anew whenever a reader is asked for.
 
-    `timeout` (seconds) is for each call. `member` is who was chosen last.
+    `timeout` (seconds) is for each call, `frugal` is the reader's. `member` is who was chosen last.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class ClusterSource:
         keyspace: Keyspace,
         timeout: float = 10.0,
         serializable: bool = True,
+        frugal: bool = False,
     ) -> None:
         self.member: Member | None = None
         self._cluster = cluster
         self._keyspace = keyspace
         self._timeout = timeout
         self._serializable = serializable
+        self._frugal = frugal
 
     async def reader(self) -> RangeReader:
         """See `Source`."""
@@ -68,7 +70,11 @@ class ClusterSource:
             return await kubernetes_cuts(client, self._keyspace, timeout=self._timeout)
 
         return RangeReader(
-            client, serializable=self._serializable, timeout=self._timeout, cuts=cuts
+            client,
+            serializable=self._serializable,
+            timeout=self._timeout,
+            cuts=cuts,
+            frugal=self._frugal,
         )
 
 

@@ -34,6 +34,9 @@ _PAGE_BYTES = 2 << 20
 _FIRST_PAGE_KEYS = 8
 # Where small values end and large ones begin, a page is as large as its keys allow.
 _PAGE_KEYS = 4_000
+# For a reader that must be small; a page where large values begin is then some megabytes at most.
+_FRUGAL_BYTES = 512 << 10
+_FRUGAL_KEYS = 250
 
 Cuts = Callable[[bytes, bytes], Sequence[bytes]]
 """Keys inside a range (start, end; `b"\\0"`: no end), sorted, at which it may be cut."""
@@ -49,6 +52,9 @@ class RangeReader:
 
     `timeout` is for each message, in seconds. Serializable reads are the member's own, perhaps
     behind the others. `cuts` is asked for once, and only where etcd cannot stream.
+
+    `frugal` reads small pages whatever etcd can do: it streams as much at once as it sees fit, and a
+    process may have to do with less memory. It costs etcd some counting, and the reader time.
     """
 
     def __init__(
@@ -58,13 +64,16 @@ class RangeReader:
         serializable: bool = True,
         timeout: float = 10.0,
         cuts: Callable[[], Awaitable[Cuts]] = no_cuts,
+        frugal: bool = False,
     ) -> None:
         self.client = client
         self._serializable = serializable
         self._timeout = timeout
         self._find_cuts = cuts
         self._cuts: Cuts | None = None
-        self._streams: bool | None = None
+        self._streams: bool | None = False if frugal else None
+        self._page_bytes = _FRUGAL_BYTES if frugal else _PAGE_BYTES
+        self._page_keys = _FRUGAL_KEYS if frugal else _PAGE_KEYS
         self._mean = 0.0
 
     @property
@@ -178,8 +187,8 @@ class RangeReader:
                     more = answer.more
                     if answer.entries:
                         first = answer.entries[-1].key + b"\0"
-                        fitting = int(_PAGE_BYTES / self._mean)
-                        keys = max(1, min(fitting, 4 * keys, _PAGE_KEYS))
+                        fitting = int(self._page_bytes / self._mean)
+                        keys = max(1, min(fitting, 4 * keys, self._page_keys))
                         del answer
                         yield chunk
                         del chunk
