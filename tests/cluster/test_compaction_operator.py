@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cluster.objects import (
     status_of,
 )
 from tests.cluster.operators import OperatorProcess, until
+from tests.cluster.test_operator_cozystack import Cozystack
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
@@ -114,6 +116,30 @@ def test_two_connections_to_one_etcd_share_one_compactor_from_first_to_last(
     found = plane.api.request("GET", f"{scope}/foreign")
     assert "finalizers" not in found["metadata"]
     assert list(found["metadata"]["annotations"]) == ["etcdmaint.io/compaction-interval"]
+    assert operator.complaints() == []
+
+
+def test_an_etcdcluster_of_another_operator_is_compacted_by_its_annotation(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+    tmp_path: Path,
+) -> None:
+    """C31, C36: from when it asks until it asks no more; nothing of it is written."""
+    cozystack = Cozystack(plane, namespace, etcd_cluster_factory)
+    operator = start_operator(etcd_address_map=cozystack.address_map(tmp_path))
+    assert rounds(operator, "bootstrap") == 0
+    ask_for = {"metadata": {"annotations": {"etcdmaint.io/compaction-interval": "10s"}}}
+    cozystack.patch("etcdclusters", "etcd", ask_for)
+    until(lambda: rounds(operator, "bootstrap"), "takes part", 40)
+    ask_for["metadata"]["annotations"]["etcdmaint.io/compaction-interval"] = "0"
+    cozystack.patch("etcdclusters", "etcd", ask_for)
+    until(lambda: "etcdmaint_compaction_clock{" not in operator.metrics(), "let go", 20)
+    assert int(key_of(cozystack.etcd)["version"]) == 1
+    path = f"/apis/{DEFRAG_API}/namespaces/{namespace}/etcdclusters/etcd"
+    metadata = plane.api.request("GET", path)["metadata"]
+    assert "finalizers" not in metadata
     assert operator.complaints() == []
 
 
