@@ -6,6 +6,7 @@ know what is checked or counted.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +34,7 @@ def application(registry: CollectorRegistry, live: Checks, ready: Checks) -> web
 async def serving(app: web.Application, listen_address: str) -> AsyncIterator[int]:
     """Listen while the context is open; gives the port, which the kernel chose where 0 was asked.
 
-    Raises InvalidInput for an address that cannot be read, OSError for one that cannot be had.
+    Raises InvalidInput for an address that cannot be read or cannot be had.
     """
     host, port = listen_at(listen_address)
     # Neither an access log nor a wait for scrapers that keep their connection: nothing here is
@@ -44,10 +45,11 @@ async def serving(app: web.Application, listen_address: str) -> AsyncIterator[in
         site = web.TCPSite(runner, host or None, port)
         try:
             await site.start()
-        except (socket.gaierror, UnicodeError):
-            raise InvalidInput(
-                "--listen-address", f"{quoted(listen_address)} names no host of this machine"
-            ) from None
+        except (OSError, UnicodeError) as error:
+            fault = "names no host of this machine"
+            if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
+                fault = f"cannot be listened at: {os.strerror(error.errno or 0).lower()}"
+            raise InvalidInput("--listen-address", f"{quoted(listen_address)} {fault}") from None
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

@@ -67,7 +67,7 @@ async def test_a_port_that_is_taken_is_an_error_and_not_silence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(InvalidInput, match="in use"):
             async with serving(app, f"127.0.0.1:{taken.getsockname()[1]}"):
                 pass
 
