@@ -288,6 +288,39 @@ class TestDoubt:
         assert [member.defrag_count() for member in others] == [0, 0]
         assert not cluster.etcdctl("get", SLOT_KEY.decode()).stdout
 
+    async def test_a_member_that_dies_in_its_turn_is_waited_for_until_it_is_back_and_idle(
+        self, etcd_cluster_factory: EtcdClusterFactory
+    ) -> None:
+        """D33, D34: the outcome is unknown, so nobody else is touched and nothing is sent again."""
+        cluster = fragmented(etcd_cluster_factory)
+        world = World(replace(target(cluster), seeds=tuple(seeds(cluster))))
+        first: list[Member] = []
+        with contextlib.ExitStack() as stalled:
+
+            def stall(turn: MemberTurn) -> None:
+                if not first:
+                    first.append(by_name(cluster, turn.row.name))
+                    stalled.enter_context(hold_snapshot(first[0]))
+
+            world.on_turn = stall
+            running = asyncio.create_task(run(world, timing=replace(QUICK, rpc_timeout=0.5)))
+            await eventually(lambda: bool(first) and first[0].defragmenting(), "it defragments")
+            first[0].kill()
+            await eventually(
+                lambda: world.states[-1].reason == "WaitingForMember", "the run waits for it"
+            )
+        await asyncio.sleep(1.0)
+        assert not running.done()
+        others = [member for member in cluster.members if member is not first[0]]
+        assert [member.defrag_count() for member in others] == [0, 0]
+        await asyncio.to_thread(first[0].start)
+        result = await running
+        assert result.ending is Ending.FAILED
+        lost = row(result, first[0].name)
+        assert (lost.outcome, lost.reason) == (Outcome.FAILED, "ConnectionLost")
+        assert counts(cluster) == [0, 0, 0]
+        assert world.reasons.count("MemberFailed") == 1
+
 
 def row_of(state: object, member: Member) -> object:
     return next(row for row in state.rows if row.name == member.name)  # type: ignore[attr-defined]
