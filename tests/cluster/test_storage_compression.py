@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from etcdmaint.compression.frame import encode
@@ -108,6 +110,10 @@ class Policies:
             f"{name} {kind}={status}/{reason}",
             timeout,
         )
+
+    def published_says(self, words: str) -> bool:
+        """Whether the message of Published has these words."""
+        return words in self.message("Published")
 
     def audit(self) -> dict[str, Any]:
         """What was last counted."""
@@ -360,7 +366,7 @@ def test_whose_etcd_it_is_has_to_be_proven_and_is_followed_without_a_restart(
     ):
         if value:
             plant(etcd, {"namespaces/kube-system": value})
-        until(lambda words=words: words in policies.message("Published"), words, 15)
+        until(partial(policies.published_says, words), words, 15)
         assert policies.says("Published") == ("Unknown", "NotThisCluster")
         assert policies.says("Supported") == ("Unknown", "NotThisCluster")
     assert policies.map() is None
@@ -440,10 +446,9 @@ def test_what_is_stored_is_counted_and_damage_is_told_without_a_name(
 
 def _newer(frame: bytes) -> bytes:
     """A frame of an algorithm that is not known yet, whole by its checksum."""
-    import google_crc32c
-
     head, body = frame[:4] + b"\x07", frame[9:]
-    return head + google_crc32c.value(head + body).to_bytes(4, "little") + body
+    checksum: int = google_crc32c.value(head + body)
+    return head + checksum.to_bytes(4, "little") + body
 
 
 def test_the_kubernetes_api_may_be_away_and_much_may_be_asked_for(

@@ -208,8 +208,7 @@ class CompressionMonitor:
             subject.looked.clear()
             wait = self._audit_due(subject)
             if wait <= 0:
-                async with self._auditing:
-                    await self._audit(subject)
+                await self._audit(subject)
                 subject.looked.clear()
                 subject.changed.set()
                 # What was counted is judged by the look that comes now.
@@ -246,6 +245,7 @@ class CompressionMonitor:
                 bytes_per_second=config.spec.audit.bytes_per_second,
                 clock=self._clock,
                 timeout=2 * self._pace.rpc_timeout,
+                turn=self._auditing,
                 observer=self._observer,
                 timing=self._pace.walk,
             )

@@ -6,6 +6,7 @@ audit is due, nor for which object.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from etcdmaint.api.compression import AuditStatus
@@ -52,13 +53,16 @@ async def count_stored(
     bytes_per_second: int,
     clock: Clock,
     timeout: float,
+    turn: AbstractAsyncContextManager[object],
     observer: RpcObserver | None = None,
     timing: Timing | None = None,
 ) -> AuditStatus:
     """Count all that an API server keeps below the target's prefix; `timeout` (seconds) for each RPC.
 
-    Raises EtcdError and ClusterNotHealthy when it cannot be carried to its end.
+    `turn` is entered once nobody holds the slot: a cluster that is being worked on keeps no other one's
+    audit waiting. Raises EtcdError and ClusterNotHealthy when it cannot be carried to its end.
     """
+    timing = timing or Timing()
     keyspace = Keyspace(target.kubernetes_prefix.encode())
     span = (keyspace.root, prefix_end(keyspace.root))
     async with await ClusterClient.connect(
@@ -68,15 +72,19 @@ async def count_stored(
         observer=observer,
         metrics_port=target.metrics_port,
     ) as cluster:
-        started = clock.now()
-        # Its damaged keys are named by the command line, to whoever may read etcd.
-        state = Audit(Census(keyspace, keep=0), Progress(spans=(span,)))
-        await audit(
-            state,
-            ClusterSource(cluster, keyspace=keyspace, timeout=timeout, frugal=True),
-            bytes_per_second=bytes_per_second,
-            clock=clock,
-            courtesy=SlotCourtesy(cluster, timeout),
-            timing=timing,
-        )
-        return summarize(state, cluster.cluster_id, started, clock.now())
+        courtesy = SlotCourtesy(cluster, timeout)
+        while await courtesy.holder():
+            await clock.sleep(timing.look)
+        async with turn:
+            started = clock.now()
+            # Damaged keys are named by the command line, to whoever may read etcd.
+            state = Audit(Census(keyspace, keep=0), Progress(spans=(span,)))
+            await audit(
+                state,
+                ClusterSource(cluster, keyspace=keyspace, timeout=timeout, frugal=True),
+                bytes_per_second=bytes_per_second,
+                clock=clock,
+                courtesy=courtesy,
+                timing=timing,
+            )
+            return summarize(state, cluster.cluster_id, started, clock.now())

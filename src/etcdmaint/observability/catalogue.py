@@ -319,7 +319,7 @@ STORAGE_AUDITS = Definition(
 STORAGE_AUDIT_DURATION = Definition(
     "etcdmaint_storage_audit_duration_seconds",
     Kind.HISTOGRAM,
-    "Duration of the audits of what is stored, whatever their result.",
+    "Duration of the audits of what is stored, whatever their result; waiting for others is included.",
     (),
     _AUDIT_BUCKETS,
 )
