@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from tests.cluster.conftest import OperatorFactory
 from tests.cluster.objects import condition, connect, path_of
 from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import until
+from tests.cluster.secrets import put_secret
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.tls import ClusterTls
@@ -29,23 +29,6 @@ def connection(plane: ControlPlane, namespace: str, name: str = "etcd") -> dict[
 def verdict(plane: ControlPlane, namespace: str, kind: str) -> tuple[str, str]:
     found = condition(connection(plane, namespace), kind)
     return str(found.get("status", "")), str(found.get("reason", ""))
-
-
-def put_secret(plane: ControlPlane, namespace: str, name: str, **data: bytes | str) -> None:
-    body = {
-        "metadata": {"name": name},
-        "data": {
-            key.replace("_", "."): base64.b64encode(
-                value.encode() if isinstance(value, str) else value
-            ).decode()
-            for key, value in data.items()
-        },
-    }
-    path = f"/api/v1/namespaces/{namespace}/secrets"
-    found = plane.api.request("GET", path)
-    if any(item["metadata"]["name"] == name for item in found["items"]):
-        plane.api.request("DELETE", f"{path}/{name}")
-    plane.api.request("POST", path, body)
 
 
 def test_a_connection_shows_its_members_and_what_becomes_of_them(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +24,14 @@ from tests.cluster.objects import (
 )
 from tests.cluster.operator_proxy import ApiProxy, Write
 from tests.cluster.operators import grant_everywhere, revoke_everywhere, until
+from tests.cluster.secrets import put_secret
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.kubeapi import ApiError
 from tests.controlplane.member import Member
 from tests.controlplane.stalling import hold_snapshot
+from tests.controlplane.tls import ClusterTls
 
 pytestmark = pytest.mark.cluster
 
@@ -364,3 +367,56 @@ def test_a_run_for_a_cluster_that_is_not_there_waits_a_moment_and_fails(
     failed = condition(defrag(plane, namespace, "never") or {}, "Failed")
     assert failed["reason"] == "ClusterNotFound"
     assert "nowhere" in failed["message"]
+
+
+def test_a_run_waits_for_its_secret_and_goes_on_when_it_is_right(
+    plane: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D51, section 8: Pending, naming Secret and key; no restart, no edit of the run."""
+    tls = ClusterTls(tmp_path / "pki")
+    etcd = filled(etcd_cluster_factory, tls=tls)
+    connect(plane, namespace, etcd, tls={"caSecretRef": {"name": "etcd-ca", "key": "bundle"}})
+    connection = path_of("etcdconnections", namespace, "etcd")
+    spec = {"spec": {"tls": {"clientCertSecretRef": {"name": "etcd-client"}}}}
+    plane.api.request("PATCH", connection, spec, content_type=MERGE)
+    operator = start_operator()
+    ask(plane, namespace)
+
+    def told() -> str:
+        found = condition(defrag(plane, namespace) or {}, "Progressing")
+        return f"{found.get('reason')}: {found.get('message')}"
+
+    until(lambda: "CredentialsUnavailable" in told(), "it waits", 20)
+    assert "Secret " in told()
+    assert "etcd-ca" in told()
+    put_secret(plane, namespace, "etcd-ca", bundle=tls.ca_file.read_bytes())
+    put_secret(
+        plane,
+        namespace,
+        "etcd-client",
+        tls_crt=tls.client_certificate_file.read_bytes(),
+        tls_key=tls.client_key_file.read_bytes(),
+    )
+    until(lambda: phase_of(plane, namespace) == "Complete", "complete", 40)
+    assert defragmentations(etcd) == [1, 1, 1]
+    assert "PRIVATE KEY" not in operator.log.read_text()
+
+
+def test_a_standby_that_is_told_to_stop_ends_at_once_and_leaves_the_leader_alone(
+    plane: ControlPlane, namespace: str, start_operator: OperatorFactory
+) -> None:
+    """A rollout stops standbys as well."""
+    leader = start_operator()
+    leader.wait_leading()
+    standby = start_operator()
+    began = time.monotonic()
+    assert standby.terminate() == 0
+    assert time.monotonic() - began < 3.0
+    assert leader.leads()
+    assert leader.terminate() == 0
+    heir = start_operator()
+    heir.wait_leading(3)

@@ -61,6 +61,11 @@ class ApiAccess:
         return self.configuration.key_file or None
 
     @property
+    def proxy_url(self) -> str | None:
+        """The proxy that the kubeconfig names; those of the environment are not used."""
+        return self.configuration.proxy or None
+
+    @property
     def insecure(self) -> bool:
         """Whether the kubeconfig says not to verify the server."""
         return not self.configuration.verify_ssl
@@ -81,6 +86,8 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
     # No retries behind our back: who asks knows better what to do than a generic back-off.
     configuration.retries = None
     configuration.client_session_kwargs = {"trust_env": False}
+    # On from Python 3.13, it refuses certificates that every other client of Kubernetes takes.
+    configuration.disable_strict_ssl_verification = True
     if not chosen and os.environ.get("KUBERNETES_SERVICE_HOST"):
         try:
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # the library has no types
@@ -107,6 +114,10 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
                 raise InvalidInput(
                     field, f"the user's {unsupported} is not supported: give a token or certificate"
                 )
+    if configuration.tls_server_name:
+        raise InvalidInput(
+            field, "tls-server-name is not supported: the server's own name is verified"
+        )
     return ApiAccess(configuration, context.get("namespace") or "default")
 
 

@@ -57,7 +57,7 @@ def test_the_daemons_filter_asks_for_the_phase_and_nothing_else(
 class Access:
     server = "https://10.0.0.1"
     ca_path = "/ca"
-    certificate_path = key_path = None
+    certificate_path = key_path = proxy_url = None
     insecure = False
     namespace = "ns"
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from kubernetes.aio.config import incluster_config
 
 from etcdmaint.errors import InvalidInput
+from etcdmaint.kube import access
 from etcdmaint.kube.access import load_access
 from etcdmaint.kube.client import (
     Conflict,
@@ -24,6 +26,7 @@ from etcdmaint.kube.client import (
     Unavailable,
 )
 from etcdmaint.kube.resources import ETCD_DEFRAGS, EVENTS, SECRETS, ObjectRef
+from tests.controlplane.certificates import CertificateAuthority
 from tests.unit.kube.fakes import FakeClock
 
 REF = ObjectRef(ETCD_DEFRAGS, "ns", "now", "uid")
@@ -79,8 +82,8 @@ async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeApi]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    access = await load_access(write_config(tmp_path / "config", url, {"token": "secret"}))
-    api = KubeApi(access, clock=FakeClock(), timeout=2.0)
+    found = await load_access(write_config(tmp_path / "config", url, {"token": "secret"}))
+    api = KubeApi(found, clock=FakeClock(), timeout=2.0)
     yield api
     await api.close()
     await runner.cleanup()
@@ -233,3 +236,34 @@ async def test_no_way_to_the_api_is_said_in_a_sentence(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with pytest.raises(InvalidInput, match="in-cluster"):
         await load_access()
+
+
+async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projected token lives for an hour."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(CertificateAuthority("test").certificate)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(ca))
+    monkeypatch.setattr(access, "_NAMESPACE_FILE", tmp_path / "nowhere")
+    monkeypatch.setenv("POD_NAMESPACE", "system")
+    found = await load_access()
+    assert found.server == "https://[fd00::1]:443"
+    assert found.ca_path == str(ca)
+    assert found.namespace == "system"
+    assert await found.authorization() == "bearer first"
+    token.write_text("second")
+    monkeypatch.setattr(incluster_config.datetime, "datetime", _Tomorrow)
+    assert await found.authorization() == "bearer second"
+
+
+class _Tomorrow(datetime):
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime.now(tz) + timedelta(days=1)
