@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 
 from etcdmaint.defrag.context import RunContext
@@ -32,7 +33,7 @@ async def take_slot(ctx: RunContext) -> None:
     try:
         await slot.acquire(
             ctx.link.client(avoid=ctx.at_stake),
-            int(longest + ctx.timing.slot_margin),
+            math.ceil(longest + ctx.timing.slot_margin),
             ctx.clock.now(),
             is_active=ctx.surroundings.is_active,
             break_lock=ctx.break_lock,

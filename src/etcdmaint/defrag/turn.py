@@ -27,6 +27,7 @@ from etcdmaint.defrag.run import (
 )
 from etcdmaint.errors import (
     EtcdError,
+    LeaseNotFound,
     NoDiskSpace,
     RPCTimeout,
     SpaceExceeded,
@@ -176,8 +177,10 @@ async def _mark(
     """The slot names the member, with its metrics from before the RPC, and its lease is fresh."""
     metrics = observation.metrics.get(member_id)
     ctx.fence.assert_held()
-    # The whole TTL from now on: no beat may come through while the leader is blocked.
-    await slot.beat(client)
+    # The whole TTL from now on: no beat may come through while the leader is blocked. A lease that has
+    # expired shows as a slot that is lost.
+    with contextlib.suppress(LeaseNotFound):
+        await slot.beat(client)
     with contextlib.suppress(SpaceExceeded):
         # Where NOSPACE has come up meanwhile the slot stays ours, but cannot be written.
         await slot.mark(

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Any, TypeVar
 
 from etcdmaint.defrag.lock import SLOT_KEY, SlotValue
-from etcdmaint.defrag.run import MemberTurn, Outcome, RunState, Severity, Target
+from etcdmaint.defrag.rule import Rule
+from etcdmaint.defrag.run import MemberTurn, Outcome, RunRequest, RunState, Severity, Target
+from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.errors import (
     ConnectionLost,
     LeadershipLost,
     LeaseNotFound,
+    MemberUnreachable,
     RPCTimeout,
     SpaceExceeded,
+    StopRequested,
 )
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import MemberMetrics
@@ -73,9 +77,19 @@ class TimelessLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._instant.now
 
+    def jump(self, seconds: float) -> None:
+        """So long does the program stand still."""
+        self._instant.now += seconds
+
 
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def timeless(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work in a loop of its own."""
+    with asyncio.Runner(loop_factory=TimelessLoop) as runner:
+        return runner.run(work)
 
 
 class Fault(Enum):
@@ -110,6 +124,9 @@ class PretendedMember:
     """Set when the defragmentation under way is over."""
     asked: int = 0
     broken_off: int = 0
+    down: bool = False
+    lags_until: float = 0.0
+    version: str = "3.7.3"
     by_slot: bool = False
     sender: Process | None = None
 
@@ -120,6 +137,9 @@ class World:
 
     takes: Sequence[float]
     faults: dict[int, Fault] = field(default_factory=dict)
+    """What happens at which await, counted from the beginning."""
+    strikes: dict[str, Fault] = field(default_factory=dict)
+    """What happens at the first await of that name."""
     tells: bool = True
     """Whether /metrics can be read."""
     nospace: bool = False
@@ -130,6 +150,7 @@ class World:
     revision: int = 10
     keys: dict[bytes, KeyValue] = field(default_factory=dict)
     leases: dict[int, tuple[float, float]] = field(default_factory=dict)
+    longest_ttl: int = 0
     state: RunState = field(default_factory=RunState)
     awaits: int = 0
     stopping: bool = False
@@ -141,7 +162,7 @@ class World:
 
     def fault(self, process: Process, what: str) -> Fault | None:
         """What happens at this await; what comes from outside has then happened."""
-        fault = self.faults.get(self.awaits)
+        fault = self.strikes.pop(what, None) or self.faults.get(self.awaits)
         self.awaits += 1
         if fault is None:
             return None
@@ -166,6 +187,13 @@ class World:
         """Whether etcd took no write, now or the moment before."""
         return self.nospace or now() - self.nospace_changed < 1.0
 
+    def hold_slot(self, holder: str, *, lease: int = 99, seconds: float = 1e9) -> None:
+        """Somebody else takes the slot."""
+        self.leases[lease] = (seconds, now() + seconds)
+        self.revision += 1
+        value = SlotValue(holder=holder, epoch="theirs").encode()
+        self.keys[SLOT_KEY] = KeyValue(SLOT_KEY, value, 1, self.revision, self.revision, lease)
+
     def restart(self, member: PretendedMember) -> None:
         member.count, member.started = 0, now()
         if member.busy is not None:
@@ -188,12 +216,14 @@ class World:
         assert process.leads, f"sent without the Lease\n{told}"
         for other in self.members.values():
             assert other.busy is None, f"{other.id} is still at it\n{told}"
+            assert not other.down, f"{other.id} is down\n{told}"
+            assert other.lags_until <= now(), f"{other.id} has not caught up\n{told}"
         slot = self.slot()
         assert slot is not None or self.was_full, f"sent without the slot\n{told}"
         if slot is not None:
             # Under NOSPACE the slot of our own predecessor cannot be rewritten; the Lease keeps it away.
-            ours = slot.epoch == process.epoch or self.was_full
-            assert ours and slot.holder == process.holder, f"sent under somebody else's slot\n{told}"
+            assert slot.holder == process.holder, f"sent under somebody else's slot\n{told}"
+            assert slot.epoch == process.epoch or self.was_full, f"sent after a successor\n{told}"
             assert slot.member == member.id or self.was_full, f"sent unmarked\n{told}"
         assert not self.state.phase.terminal, f"sent when all was over\n{told}"
         row = next(row for row in self.state.rows if row.member_id == member.id)
@@ -217,6 +247,7 @@ class World:
             assert kept, "the slot was lost while its holder lived\n" + "\n".join(self.trail)
         member.db_size = member.in_use
         member.count += 1
+        member.lags_until = now() + 5.0
         member.busy = None
         over.set()
 
@@ -238,9 +269,15 @@ class Process:
     world: World
     epoch: str
     holder: str = "ns/etcdmaint/uid"
+    target: Target = field(default_factory=lambda: Target(seeds=(Endpoint("pretended", 2379),)))
+    cluster: Callable[[Process], PretendedCluster] = field(default_factory=lambda: PretendedCluster)
     alive: bool = True
     replaced: bool = False
     still_until: float = 0.0
+    active: set[str] = field(default_factory=set)
+    on_turn: Callable[[MemberTurn], None] | None = None
+    on_record: Callable[[RunState], None] | None = None
+    events: list[str] = field(default_factory=list)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has died, or stands still for so long that another replica leads."""
 
@@ -261,7 +298,7 @@ class Process:
         if fault is Fault.DIES_AFTER:
             self._die()
         if fault is Fault.STANDS_STILL_A_WHILE:
-            self.still_until = now() + 60.0
+            self.still_until = now() + 20.0
         if fault is Fault.STANDS_STILL_FOR_LONG:
             self.still_until = now() + 300.0
             self.replaced = True
@@ -297,10 +334,12 @@ class Process:
             raise LeadershipLost("another replica leads")
 
     async def look(self) -> Target:
-        return await self.at("look", lambda: Target(seeds=(Endpoint("pretended", 2379),)))
+        if self.stopping:
+            raise StopRequested("asked to stop")
+        return await self.at("look", lambda: self.target)
 
     async def is_active(self, run: str, uid: str) -> bool:
-        return False
+        return uid in self.active
 
     @property
     def stopping(self) -> bool:
@@ -312,15 +351,33 @@ class Process:
     async def record(self, state: RunState) -> None:
         self.assert_held()
         await self.at("record", lambda: self.world.record(state))
+        if self.on_record is not None:
+            self.on_record(state)
 
     def event(self, severity: Severity, reason: str, message: str) -> None:
-        pass
+        self.events.append(reason)
 
     def turn(self, turn: MemberTurn) -> None:
-        pass
+        if self.on_turn is not None:
+            self.on_turn(turn)
+
+    def sweep(self, **changes: Any) -> Sweep:
+        """A sweep of this process."""
+        parts = {name: changes.pop(name) for name in ("queue", "break_lock") if name in changes}
+        asked = RunRequest(name="a/run", uid="uid", rule=Rule())
+        return Sweep(
+            replace(asked, **changes),
+            surroundings=self,
+            journal=self,
+            fence=self,
+            audience=self,
+            clock=self,
+            connect=self.connect,  # type: ignore[arg-type]
+            **parts,
+        )
 
     async def connect(self, *_: object, **__: object) -> PretendedCluster:
-        return PretendedCluster(self)
+        return self.cluster(self)
 
 
 class PretendedCluster:
@@ -337,6 +394,8 @@ class PretendedCluster:
         return tuple(Member(i, f"m{i}", (), (f"http://m{i}:2379",)) for i in self._world.members)
 
     def client(self, member_id: int) -> PretendedClient:
+        if member_id not in self._world.members:
+            raise MemberUnreachable("no such member")
         return PretendedClient(self._process, self._world.members[member_id])
 
     def endpoint(self, member_id: int) -> Endpoint:
@@ -352,7 +411,9 @@ class PretendedCluster:
         return found
 
     async def metrics(self, member_id: int, timeout: float) -> MemberMetrics | None:
-        member = self._world.members[member_id]
+        member = self._world.members.get(member_id)
+        if member is None:
+            return None
         return await self._process.at(
             "metrics",
             lambda: (
@@ -385,6 +446,9 @@ class PretendedClient:
     async def _free(self, timeout: float, *, leader_too: bool = False) -> None:
         """Return once the member's backend, and perhaps the leader's, does not block."""
         deadline = now() + timeout
+        if self._member.down:
+            await self._process.sleep(timeout)
+            raise RPCTimeout("the member is down")
         while any(
             (blocking := member).busy is not None
             for member in (
@@ -409,12 +473,12 @@ class PretendedClient:
             "status",
             lambda: MemberStatus(
                 header=Header(CLUSTER_ID, member.id, world.revision, world.term),
-                version="3.7.3",
+                version=member.version,
                 db_size=member.db_size,
                 db_size_in_use=member.in_use,
                 leader=world.leader,
                 raft_index=1000,
-                raft_applied_index=1000,
+                raft_applied_index=500 if member.lags_until > now() else 1000,
                 raft_term=world.term,
                 errors=alarm,
                 db_size_quota=QUOTA,
@@ -502,6 +566,7 @@ class PretendedClient:
                 raise SpaceExceeded("NOSPACE")
             lease = len(self._world.leases) + 1
             self._world.leases[lease] = (ttl, now() + ttl)
+            self._world.longest_ttl = max(ttl, self._world.longest_ttl)
             return lease, ttl
 
         return await self._process.at("grant", grant, sent=True)

@@ -64,6 +64,12 @@ def test_nothing_is_disarmed_while_corrupt_is_armed() -> None:
     assert "CORRUPT" in verdict.kept
 
 
+def test_corrupt_counts_by_whoever_tells_of_it() -> None:
+    """D40: the alarm RPC, or a member's Status."""
+    seen = with_status(3, errors=("memberID:3 alarm:CORRUPT ",))
+    assert not judge_alarms([NOSPACE], seen, QUOTAS).disarm
+
+
 def test_a_member_without_a_quota_is_never_over() -> None:
     """D21, D40."""
     quotas = {**QUOTAS, 3: None}

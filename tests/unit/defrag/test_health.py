@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge
+from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge, observe
 from etcdmaint.defrag.run import DesiredMember
 from etcdmaint.errors import ClusterNotHealthy, MemberUnreachable, RPCTimeout
 from etcdmaint.etcd.metrics import MemberMetrics
 from etcdmaint.etcd.types import AlarmKind
 
 from .observations import member, observation, status, with_status
+from .pretended import PretendedCluster, Process, World, timeless
 
 
 def refusal(seen: Observation, **arguments: Any) -> ClusterNotHealthy:
@@ -170,3 +171,43 @@ def test_a_voter_may_lag_a_thousand_entries_to_start_and_a_hundred_to_settle() -
     judge(lagging)
     assert refusal(lagging, lag=SETTLED_LAG).reason == "RaftLag"
     assert refusal(replace(lagging, leader_committed=3001)).reason == "RaftLag"
+
+
+def test_two_members_of_one_name_are_told_apart() -> None:
+    """D2: the record has one row for each name, and etcd lets two have the same."""
+    seen = observation(members=(member(1), member(2, name="m1"), member(3)))
+    assert len({seen.name(i) for i in (1, 2, 3)}) == 3
+    assert seen.name(3) == "m3"
+
+
+def test_lag_is_judged_in_an_election_too() -> None:
+    """D14: whoever knows the most to be committed is compared with, whether or not it leads."""
+    world = World([1.0, 1.0])
+    world.members[2].lags_until = 60.0
+    process = Process(world, "1")
+    told: list[int] = []
+
+    async def look() -> Observation:
+        cluster = PretendedCluster(process)
+        world.leader = 0
+        statuses = cluster.statuses
+
+        async def elected_meanwhile(timeout: float) -> Any:
+            found = await statuses(timeout)
+            told.append(world.leader)
+            world.leader = 1
+            return found
+
+        cluster.statuses = elected_meanwhile  # type: ignore[method-assign]
+        return await observe(cluster, timeout=1.0)  # type: ignore[arg-type]
+
+    error = refusal(timeless(look()), lag=SETTLED_LAG)
+    assert (error.reason, error.member) == ("RaftLag", "m2")
+    assert told == [0, 1]
+
+
+def test_a_member_that_was_replaced_under_its_name_is_not_the_desired_one() -> None:
+    """D11: the ID tells, where it is known."""
+    wanted = DesiredMember(name="m2", member_id=7)
+    assert not wanted.means(2, "m2")
+    assert wanted.means(7, "anything")

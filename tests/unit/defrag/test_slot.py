@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etcdmaint.defrag import process
 from etcdmaint.defrag.lock import SlotValue
 from etcdmaint.defrag.process import is_dead, process_holder, shown
 
@@ -41,7 +42,15 @@ def test_rubbish_in_the_slot_is_held_by_somebody_unknown(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"[]", b"{}", b"1", b'{"holder":1}', b"[" * 5000, b'{"holder":"a","epoch":"b","member":"zz"}'],
+    [
+        b"[]",
+        b"{}",
+        b"1",
+        b'{"holder":1}',
+        b"[" * 5000,
+        b'{"holder":"a","epoch":"b","member":"zz"}',
+        b'{"holder":"a","epoch":"b","processStart":1' + b"0" * 400 + b"}",
+    ],
 )
 def test_json_that_is_no_slot_is_held_by_somebody_unknown(data: bytes) -> None:
     assert SlotValue.decode(data).holder == "somebody who writes another format"
@@ -76,3 +85,16 @@ def test_of_another_boot_or_namespace_nothing_is_known(field: str, other: str) -
     holder = re.sub(rf"{field}=\S+", f"{field}={other}", process_holder())
     holder = re.sub(r"pid=\d+", "pid=999999999", holder)
     assert not is_dead(holder)
+
+
+def test_a_process_that_proc_hides_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D63: with hidepid, /proc lacks what belongs to other users."""
+    monkeypatch.setattr(process, "_start_time", lambda pid: None)
+    assert not is_dead(re.sub(r"start=\d+", "start=7", process_holder()))
+    gone = re.sub(r"pid=\d+ start=\d+", "pid=999999999 start=7", process_holder())
+    assert is_dead(gone)
+
+
+def test_a_process_that_did_not_know_its_own_start_is_not_dead() -> None:
+    """D63: not known is not dead."""
+    assert not is_dead(re.sub(r"start=\d+", "start=0", process_holder()))

@@ -1,0 +1,458 @@
+"""Moments of a sweep that real etcd shows only by luck, each set up by a pretended one (`pretended`)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etcdmaint.defrag.lock import SLOT_KEY, SlotValue
+from etcdmaint.defrag.queue import RunQueue
+from etcdmaint.defrag.run import IN_FLIGHT, Ending, MemberRow, Outcome, Phase, RunGone, RunState
+from etcdmaint.defrag.timing import Timing
+from etcdmaint.etcd.endpoint import Endpoint
+
+from .pretended import MIB, Fault, PretendedCluster, Process, TimelessLoop, World, now, timeless
+
+
+def rows(world: World, **changes: Any) -> RunState:
+    """A run that has begun; nobody has had a turn, but for what is changed of the first row."""
+    found = tuple(MemberRow(name=f"m{i}", member_id=i) for i in world.members)
+    return RunState(phase=Phase.RUNNING, rows=(replace(found[0], **changes), *found[1:]))
+
+
+def in_flight(state: RunState) -> bool:
+    return any(row.in_flight for row in state.rows)
+
+
+class TestTheSlot:
+    def test_it_outlives_a_member_that_blocks_for_longer_than_its_ttl(self) -> None:
+        """D33: the member in doubt is not the one by which the lease is kept alive."""
+        world = World([400.0, 0.5, 0.5], leader=2)
+        world.members[1].db_size *= 2
+
+        async def main() -> None:
+            result = await Process(world, "1").sweep().run()
+            assert (result.ending, result.state.rows[0].reason) == (Ending.FAILED, "RPCTimeout")
+            await asyncio.gather(*world.working)
+
+        timeless(main())
+
+    def test_its_ttl_covers_the_members_that_a_successor_has_yet_to_do(self) -> None:
+        """D61: the sizes of all are in the record from the beginning."""
+        world = World([1.0, 1.0, 1.0])
+        world.members[3].db_size = world.members[3].in_use = 9000 * MIB
+        first = Process(world, "1")
+
+        def stop(state: RunState) -> None:
+            world.stopping = state.defragmented == 1
+
+        first.on_record = stop
+        stopped = timeless(first.sweep().run())
+        assert stopped.ending is Ending.STOPPED
+        world.stopping, world.longest_ttl = False, 0
+        timeless(Process(world, "2").sweep().run(world.state))
+        assert world.longest_ttl >= Timing().member_timeout(9000 * MIB) + 60
+
+    def test_its_lease_is_fresh_when_a_member_is_asked(self) -> None:
+        """D61: no beat may come through while the leader blocks, up to the member's timeout."""
+        world = World([1.0])
+        world.members[1].in_use = 15000 * MIB
+        world.members[1].db_size = 16000 * MIB
+        process = Process(world, "1")
+        lasts: list[float] = []
+
+        async def main() -> None:
+            process.on_turn = lambda turn: lasts.append(
+                max(u for _, u in world.leases.values()) - now()
+            )
+            process.on_record = lambda state: setattr(
+                process, "still_until", now() + 300.0 if in_flight(state) else 0.0
+            )
+            await process.sweep().run()
+
+        timeless(main())
+        assert lasts[0] > Timing().member_timeout(15000 * MIB)
+
+    def test_it_is_given_back_when_the_object_has_gone_and_nobody_is_at_it(self) -> None:
+        """D61: a force-deleted EtcdDefrag keeps no other run waiting."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+
+        def vanish(state: RunState) -> None:
+            if in_flight(state):
+                raise RunGone("deleted by force")
+
+        process.on_record = vanish
+
+        async def main() -> None:
+            with pytest.raises(RunGone):
+                await process.sweep().run()
+            assert world.slot() is None
+
+        timeless(main())
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
+    def test_it_stays_when_the_object_has_gone_while_a_member_may_be_at_it(self) -> None:
+        """D33: others keep off until it expires."""
+        world = World([400.0, 400.0])
+        process = Process(world, "1")
+
+        def vanish(state: RunState) -> None:
+            if state.reason == "MemberFailed":
+                raise RunGone("deleted by force")
+
+        process.on_record = vanish
+
+        async def main() -> None:
+            with pytest.raises(RunGone):
+                await process.sweep().run()
+            assert world.slot() is not None
+
+        timeless(main())
+
+    def test_it_stays_at_the_deadline_while_a_member_may_be_at_it(self) -> None:
+        """D33, D4: and the record says so."""
+        world = World([9000.0, 1.0])
+
+        async def main() -> None:
+            result = await Process(world, "1").sweep().run()
+            assert result.state.reason == "DeadlineExceeded"
+            assert "may still be at it" in result.state.message
+            assert world.slot() is not None
+
+        timeless(main())
+
+    def test_somebody_elses_lease_is_never_revoked(self) -> None:
+        """D63: what else hangs on it is not known."""
+        world = World([1.0])
+
+        async def main() -> None:
+            world.hold_slot("ann@far", lease=7)
+            result = await Process(world, "1").sweep(break_lock=True, patience=0.0).run()
+            assert result.ending is Ending.DONE
+            assert world.leases[7][1] > now()
+
+        timeless(main())
+
+    def test_a_lock_is_broken_under_nospace_too_and_only_the_one_that_was_seen(self) -> None:
+        """D63, D64: who takes it afterwards has it."""
+        world = World([1.0, 1.0], nospace=True)
+        process = Process(world, "1")
+
+        def taken_meanwhile(state: RunState) -> None:
+            if in_flight(state):
+                world.set_nospace(False)
+                world.hold_slot("bob@near", lease=8)
+
+        process.on_record = taken_meanwhile
+
+        async def main() -> None:
+            world.hold_slot("ann@far", lease=7)
+            result = await process.sweep(break_lock=True, patience=0.0).run()
+            assert result.ending is Ending.HELD
+            assert "bob@near" in result.state.message
+            slot = world.slot()
+            assert slot is not None
+            assert slot.holder == "bob@near"
+
+        timeless(main())
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
+    def test_a_lost_answer_to_its_taking_does_not_lose_the_mark_of_a_predecessor(self) -> None:
+        """D36, D61: the evidence is in the slot and nowhere else."""
+        world = World([1.0, 1.0], strikes={"txn": Fault.ANSWER_LOST})
+        before = rows(world, reason=IN_FLIGHT, db_size_in_use_before=100 * MIB)
+        marked = SlotValue(
+            holder="ns/etcdmaint/uid",
+            epoch="0",
+            uid="uid",
+            member=1,
+            defrag_count=0,
+            process_start=0.0,
+        )
+
+        async def main() -> None:
+            world.hold_slot("")
+            world.keys[SLOT_KEY] = replace(world.keys[SLOT_KEY], value=marked.encode())
+            result = await Process(world, "1").sweep().run(before)
+            assert result.ending is Ending.DONE
+
+        world.members[1].count = 1
+        world.members[1].db_size = 590 * MIB
+        timeless(main())
+        assert world.members[1].asked == 0
+        assert "nobody watched" in world.state.rows[0].message
+
+    def test_without_it_no_alarm_is_disarmed(self) -> None:
+        """D37: a run that was never admitted has nothing to tidy up."""
+        world = World([1.0], nospace=True)
+
+        async def main() -> None:
+            world.hold_slot("ann@far")
+            result = await Process(world, "1").sweep().run(rows(world))
+            assert result.state.reason == "DeadlineExceeded"
+
+        timeless(main())
+        assert world.nospace
+
+
+class TestTheLastChecks:
+    def test_the_gate_is_judged_again_when_marking_the_slot_takes_long(self) -> None:
+        """D10: a member may have gone down meanwhile."""
+        world = World([1.0, 1.0, 1.0])
+        process = Process(world, "1")
+
+        async def main() -> None:
+            def go_down(state: RunState) -> None:
+                if in_flight(state):
+                    process.on_record = None
+                    world.members[3].down = True
+                    world.strikes["range"] = Fault.REQUEST_LOST
+                    loop.call_later(60, setattr, world.members[3], "down", False)
+
+            loop = asyncio.get_running_loop()
+            process.on_record = go_down
+            result = await process.sweep().run()
+            assert result.ending is Ending.DONE
+            assert now() > 60
+
+        timeless(main())
+
+    def test_a_member_that_is_removed_before_it_is_asked_is_gone(self) -> None:
+        """D39: the run does not wait for it until the deadline."""
+        world = World([1.0, 1.0, 1.0], strikes={"keepalive": Fault.REQUEST_LOST}, leader=1)
+        process = Process(world, "1")
+
+        def remove(state: RunState) -> None:
+            if in_flight(state):
+                world.members.pop(next(r.member_id for r in state.rows if r.in_flight), None)
+                process.on_record = None
+
+        process.on_record = remove
+
+        async def main() -> None:
+            result = await process.sweep().run()
+            assert result.state.reason == "MemberGone"
+            assert now() < 60
+
+        timeless(main())
+
+    def test_a_follower_that_has_become_leader_meanwhile_waits_for_its_turn(self) -> None:
+        """D30, D31: it is decided anew, with a transfer."""
+        world = World([1.0, 1.0, 1.0], strikes={"keepalive": Fault.REQUEST_LOST})
+        process = Process(world, "1")
+        asked: list[int] = []
+
+        def elect(state: RunState) -> None:
+            for row in state.rows:
+                if row.in_flight and not asked:
+                    world.leader, world.term = row.member_id, world.term + 1
+                    asked.append(row.member_id)
+
+        process.on_record = elect
+        order: list[int] = []
+        process.on_turn = lambda turn: order.append(turn.row.member_id)
+        result = timeless(process.sweep().run())
+        assert result.ending is Ending.DONE
+        assert order[-1] == asked[0]
+
+    def test_a_terminal_that_stands_still_lets_nothing_be_sent_without_the_slot(self) -> None:
+        """D37: the slot is read after everything that may take time."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+
+        def stand_still(turn: object) -> None:
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, TimelessLoop)
+            loop.jump(600.0)
+
+        process.on_turn = stand_still
+        result = timeless(process.sweep().run())
+        assert (result.ending, result.state.reason) == (Ending.HELD, "SlotLost")
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
+    def test_an_etcd_that_was_downgraded_in_mid_sweep_is_refused(self) -> None:
+        """D17: judged before every member."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+
+        def downgrade(state: RunState) -> None:
+            if state.defragmented:
+                world.members[1].version = "3.5.4"
+
+        process.on_record = downgrade
+        result = timeless(process.sweep().run())
+        assert (result.ending, result.state.reason) == (Ending.UNSAFE, "UnsafeEtcdVersion")
+        assert sum(member.asked for member in world.members.values()) == 1
+
+    def test_endpoints_that_lead_to_another_cluster_in_mid_sweep_are_not_followed(self) -> None:
+        """D12, D37: the slot is held in the first one."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+
+        class Another(PretendedCluster):
+            cluster_id = 0xC2
+
+        def lead_astray(state: RunState) -> None:
+            if state.defragmented:
+                process.target = replace(process.target, seeds=(Endpoint("other", 2379),))
+                process.cluster = Another
+
+        process.on_record = lead_astray
+
+        async def main() -> None:
+            result = await process.sweep(patience=0.0).run()
+            assert result.state.reason == "WrongMember"
+            assert world.slot() is None
+
+        timeless(main())
+
+    def test_leadership_that_has_moved_all_the_same_is_recorded_as_moved(self) -> None:
+        """D31: what the members say counts, not what became of the RPC."""
+        world = World([1.0, 1.0], strikes={"move leader": Fault.ANSWER_LOST})
+        process = Process(world, "1")
+        result = timeless(process.sweep().run())
+        assert "LeadershipTransferred" in process.events
+        assert "LeadershipTransferFailed" not in process.events
+        assert "leadership moved to m2" in result.state.rows[0].message
+
+
+class TestTheDeadline:
+    def test_a_run_resumed_after_it_touches_nobody(self) -> None:
+        """D4: it bounds waiting and running together."""
+        world = World([1.0, 1.0])
+        result = timeless(Process(world, "1").sweep(age=5000.0).run(rows(world)))
+        assert (result.ending, result.state.reason) == (Ending.FAILED, "DeadlineExceeded")
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
+    def test_a_member_whose_turn_may_outlast_it_is_not_begun(self) -> None:
+        """D4: after a long pause, say."""
+        world = World([1.0, 1.0])
+        result = timeless(Process(world, "1").sweep(age=3550.0).run(rows(world)))
+        assert result.state.reason == "DeadlineExceeded"
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
+
+class TestNospace:
+    def test_coming_up_in_mid_sweep_it_does_not_hold_the_sweep_up(self) -> None:
+        """D64: the slot is ours already, though it cannot be written."""
+        world = World([1.0, 1.0, 1.0])
+        process = Process(world, "1")
+        process.on_record = lambda state: world.set_nospace(state.defragmented == 1)
+
+        async def main() -> None:
+            result = await process.sweep().run()
+            assert result.ending is Ending.DONE, result.state.message
+            assert now() < 120
+
+        timeless(main())
+        assert [member.asked for member in world.members.values()] == [1, 1, 1]
+
+    def test_gone_in_mid_sweep_the_slot_is_taken(self) -> None:
+        """D37, D64: others can take it now."""
+        world = World([1.0, 1.0], nospace=True)
+        process = Process(world, "1")
+        slots: list[SlotValue | None] = []
+
+        def relieve(state: RunState) -> None:
+            if state.defragmented:
+                world.set_nospace(False)
+
+        process.on_record = relieve
+        process.on_turn = lambda turn: slots.append(world.slot()) if turn.row.in_flight else None
+        assert timeless(process.sweep().run()).ending is Ending.DONE
+        assert slots[0] is None
+        assert slots[1] is not None
+
+    def test_a_turn_of_ours_that_ran_into_its_timeout_is_not_called_somebody_elses(self) -> None:
+        """D64."""
+        world = World([90.0, 90.0], nospace=True)
+        result = timeless(Process(world, "1").sweep().run())
+        assert (result.ending, result.state.reason) == (Ending.FAILED, "MemberFailed")
+
+    def test_it_makes_no_proof_of_a_mark_that_could_not_be_written(self) -> None:
+        """D36: nobody is asked twice for it."""
+        world = World([1.0, 1.0], nospace=True)
+        before = rows(world, reason=IN_FLIGHT)
+        marked = SlotValue(holder="ns/etcdmaint/uid", epoch="0", uid="uid", member=2)
+
+        async def main() -> None:
+            world.hold_slot("")
+            world.keys[SLOT_KEY] = replace(world.keys[SLOT_KEY], value=marked.encode())
+            await Process(world, "1").sweep().run(before)
+
+        world.members[1].db_size = 150 * MIB
+        timeless(main())
+        assert world.members[1].asked == 0
+        assert world.state.rows[0].reason == "InferredFromSize"
+
+
+class TestOnResume:
+    def test_a_paused_run_still_looks_after_its_member_in_flight(self) -> None:
+        """D9, D36: no further member is touched."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+        process.target = replace(process.target, paused="somebody says so")
+        result = timeless(process.sweep(patience=60.0).run(rows(world, reason=IN_FLIGHT)))
+        assert result.state.reason == "Paused"
+        assert {row.outcome for row in result.state.rows} == {Outcome.SKIPPED}
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
+    def test_asked_to_stop_it_still_waits_for_its_member_in_flight(self) -> None:
+        """D7: however long it takes."""
+        world = World([1.0, 1.0])
+        process = Process(world, "2")
+
+        async def main() -> None:
+            world.state = rows(world, reason=IN_FLIGHT, db_size_before=600 * MIB)
+            world.begin(replace(process, epoch="1", holder=process.holder), world.members[1])
+            stopped = process.sweep().run(world.state)
+            asyncio.get_running_loop().call_later(0.01, setattr, world, "stopping", True)
+            result = await stopped
+            assert result.ending is Ending.STOPPED
+            assert result.state.rows[0].outcome is Outcome.DEFRAGMENTED
+
+        world.members[1].takes = 100.0
+        world.nospace_changed = 0.0
+        timeless(main())
+
+    def test_a_member_in_doubt_that_is_removed_is_waited_for_no_more(self) -> None:
+        """D33, D39."""
+        world = World([1.0, 1.0])
+        before = rows(world, outcome=Outcome.FAILED, reason="RPCTimeout")
+        world.members.pop(1)
+
+        async def main() -> None:
+            result = await Process(world, "1").sweep().run(before)
+            assert result.state.reason == "MemberFailed"
+            assert now() < 60
+
+        timeless(main())
+
+    def test_it_goes_before_an_older_run_that_has_not_begun(self) -> None:
+        """D3: else each would wait for the other, one for the slot and one for its turn."""
+        world = World([1.0, 1.0])
+        queue = RunQueue()
+        older, resumed = Process(world, "1"), Process(world, "1")
+
+        async def main() -> None:
+            world.hold_slot("")
+            ours = SlotValue(holder=resumed.holder, epoch="0", uid="uid")
+            world.keys[SLOT_KEY] = replace(world.keys[SLOT_KEY], value=ours.encode())
+            older.active.add("uid")
+            begun = resumed.sweep(queue=queue, created="2", cluster_ref="b").run(rows(world))
+            waits = older.sweep(
+                queue=queue, created="1", cluster_ref="a", name="a/older", uid="older", patience=600
+            )
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(waits.run())
+                await asyncio.sleep(3)
+                assert (await begun).ending is Ending.DONE
+                assert now() < 60
+                waiting.cancel()
+
+        world.record = lambda state: setattr(world, "state", state)  # type: ignore[method-assign]
+        timeless(main())
