@@ -19,7 +19,7 @@ from etcdmaint.cli.parameters import Duration, Percent, Size
 if TYPE_CHECKING:
     from etcdmaint.cli.progress import Progress
     from etcdmaint.cli.terminal import TerminalSurroundings
-    from etcdmaint.defrag.rescue import Findings, Rescue, Rescued
+    from etcdmaint.defrag.rescue import Rescue, Rescued
     from etcdmaint.defrag.run import Audience, RunRequest
     from etcdmaint.etcd.client import MemberClient
 
@@ -86,6 +86,7 @@ def rescue(
     Nothing but old revisions is lost. It shows what it sees and asks before it does anything, and can
     be run again at any point.
     """
+    from etcdmaint.cli.rescue_report import refuse, report, show_plan
     from etcdmaint.cli.rule_flags import rule_from
     from etcdmaint.defrag.process import process_holder, shown
     from etcdmaint.defrag.run import Ending, RunRequest
@@ -103,13 +104,13 @@ def rescue(
     parts = _Parts(request, connection, volume_size, break_lock)
     findings = asyncio.run(parts.rescue(_Silent()).look())
     if findings.ending is not Ending.DONE:
-        return _refuse(findings)
+        return refuse(findings)
     if not findings.full:
         output.print_line(
             "NOSPACE is not armed: this etcd takes writes, there is nothing to rescue."
         )
         return ExitCode.DONE
-    _show(findings, keep)
+    show_plan(findings, keep)
     if not yes:
         click.confirm("Go on?", abort=True, err=True)
         if findings.slotless:
@@ -121,7 +122,7 @@ def rescue(
     rescued = asyncio.run(parts.carry_out(keep))
     if rescued is None:
         return ExitCode.INTERRUPTED
-    return _report(rescued)
+    return report(rescued)
 
 
 @dataclass
@@ -253,94 +254,3 @@ class _Terminal:
                 self.progress.state(RunState(phase=Phase.PENDING, reason="Keep", message=text))
             await self.surroundings.nap(min(1.0, left))
         return not self.surroundings.stopping
-
-
-def _refuse(findings: Findings) -> int:
-    from etcdmaint.cli.outcome import CODES
-
-    output.print_note(f"etcdmaint: not now: {findings.refusal}; nothing was touched")
-    return CODES[findings.ending]
-
-
-def _show(findings: Findings, keep: float) -> None:
-    from etcdmaint.quantities import format_bytes, format_duration
-
-    output.print_line(f"NOSPACE is armed for {', '.join(findings.full)}: etcd takes no writes.")
-    output.print_line("")
-    output.print_table(
-        ("MEMBER", "ROLE", "DB SIZE", "IN USE", "QUOTA", "FIRST"),
-        [
-            (
-                row.name,
-                str(row.role or ""),
-                format_bytes(row.db_size_before or 0),
-                format_bytes(row.db_size_in_use_before or 0),
-                "none" if row.quota_bytes is None else format_bytes(row.quota_bytes),
-                f"defragment: {row.message}" if row.reason == "WouldDefragment" else row.message,
-            )
-            for row in sorted(findings.rows, key=lambda row: row.name)
-        ],
-        numbers=frozenset({"DB SIZE", "IN USE", "QUOTA"}),
-    )
-    output.print_line("")
-    kept = findings.head - findings.compacted
-    when = f"after {format_duration(keep)}" if keep else "at once"
-    history = (
-        f"drop history ({kept} revisions, up to the newest) {when}: whoever watches from an older "
-        "revision must list again"
-        if kept
-        else "drop no history, there is none"
-    )
-    output.print_line("What will be done, one member at a time, each step only if still needed:")
-    output.print_line("1. defragment the members above that have enough to give back")
-    output.print_line(f"2. {history}")
-    output.print_line(
-        "3. defragment every member, and disarm NOSPACE once all are below 90 % of their quota"
-    )
-    output.print_line("4. tell the other compactors by compact_rev_key")
-
-
-def _report(rescued: Rescued) -> int:
-    from etcdmaint.cli.outcome import CODES, show
-    from etcdmaint.defrag.run import Ending
-    from etcdmaint.quantities import format_bytes
-
-    # A sweep that found nothing to do is only worth a table when it was the last.
-    for result in rescued.sweeps:
-        if not result.state.defragmented and result is not rescued.sweeps[-1]:
-            continue
-        show(result, output.TABLE)
-        output.print_line("")
-    if rescued.compacted:
-        output.print_line(f"History was dropped up to revision {rescued.compacted}.")
-    if rescued.ending is not Ending.DONE:
-        output.print_note(f"etcdmaint: {rescued.message.rstrip('.')}; {_advice(rescued.ending)}")
-        return CODES[rescued.ending]
-    output.print_line(f"{rescued.message}.")
-    output.print_line("")
-    output.print_line("What fills the database now, and how often it was written:")
-    output.print_table(
-        ("PREFIX", "KEYS", "BYTES", "WRITES"),
-        [
-            (prefix.name, str(prefix.keys), format_bytes(prefix.size), str(prefix.writes))
-            for prefix in rescued.prefixes
-        ],
-        numbers=frozenset({"KEYS", "BYTES", "WRITES"}),
-    )
-    output.print_line("")
-    output.print_line(
-        "Next: find who writes the most of these. Where history filled it, see that compaction works "
-        "(`etcdmaint compact status`); where live data does, delete some or raise --quota-backend-bytes."
-    )
-    return ExitCode.DONE
-
-
-def _advice(ending: object) -> str:
-    from etcdmaint.defrag.run import Ending
-
-    if ending is Ending.ALARM_LEFT:
-        return (
-            "live data fills the quota: delete what is not needed (deletes work under NOSPACE) or raise "
-            "--quota-backend-bytes, then run this again"
-        )
-    return "what was done stands; run this again to go on"

@@ -13,7 +13,8 @@ import logging
 from dataclasses import dataclass, field
 
 from etcdmaint.clock import Clock
-from etcdmaint.compaction.compactor import Compactor, NoObserver, Observer, Pace
+from etcdmaint.compaction.compactor import Compactor, Pace
+from etcdmaint.compaction.knowledge import NoObserver, Observer
 from etcdmaint.compaction.line import Dial, Line
 from etcdmaint.errors import EtcdmaintError, MemberUnreachable, WrongMember
 from etcdmaint.etcd.cluster import ClusterClient

@@ -14,8 +14,8 @@ from typing import Any, Final
 from etcdmaint.api.conditions import find_condition, set_condition
 from etcdmaint.api.connection import CompactionStatus, EtcdConnectionStatus
 from etcdmaint.api.vocabulary import ConnectionCondition
-from etcdmaint.compaction.compactor import View
 from etcdmaint.compaction.election import Result
+from etcdmaint.compaction.knowledge import View
 from etcdmaint.errors import EtcdmaintError, PermissionDenied, SpaceExceeded
 from etcdmaint.kube.client import Json
 from etcdmaint.kube.measurement import Verdict

@@ -1,8 +1,7 @@
 """Has every cluster compacted whose object asks for it, for as long as it asks.
 
-An EtcdConnection asks by its spec, somebody else's EtcdCluster by our annotation. Objects are only
-watched: no finalizer, no annotation of ours on any. The election itself is compaction/'s; what a status
-says of it `compaction_status`'.
+Objects are only watched: no finalizer, no annotation of ours on any. What an object asks for is
+`compaction_wish`', the election itself compaction/'s, what a status says of it `compaction_status`'.
 """
 
 from __future__ import annotations
@@ -14,14 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from etcdmaint.api.connection import parse_connection
 from etcdmaint.api.defrag import ClusterRef
-from etcdmaint.api.fields import parse_compaction_interval
 from etcdmaint.api.metadata import is_paused
-from etcdmaint.api.names import COMPACTION_INTERVAL_ANNOTATION, PAUSED_ANNOTATION
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.clock import Clock, came_within
-from etcdmaint.compaction.compactor import STALLED_AFTER
+from etcdmaint.compaction.knowledge import STALLED_AFTER
 from etcdmaint.compaction.registry import Hold, Registry
 from etcdmaint.defrag.run import Fence, Severity
 from etcdmaint.errors import ClusterNotReady, EtcdmaintError, InvalidInput
@@ -39,12 +35,11 @@ from etcdmaint.kube.compaction_status import (
     unheld,
     write_account,
 )
+from etcdmaint.kube.compaction_wish import asks, read_interval, wish
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef, Resource
 
 log = logging.getLogger(__name__)
-
-_FIELD = f"metadata.annotations[{COMPACTION_INTERVAL_ANNOTATION}]"
 
 
 class RefusalCounter(Protocol):
@@ -119,7 +114,7 @@ class CompactionKeeper:
         uid = metadata["uid"]
         known = self._asking.get(uid)
         if known is None:
-            if _raw_interval(resource, obj) is None and not says_something(obj):
+            if not asks(resource, obj) and not says_something(obj):
                 return
             ref = ObjectRef(resource, metadata["namespace"], metadata["name"], uid)
             known = self._asking[uid] = _Asking(ref, obj, self._clock.monotonic())
@@ -127,7 +122,7 @@ class CompactionKeeper:
             self._start(known)
             return
         before, known.obj = known.obj, obj
-        if _wish(resource, before) != _wish(resource, obj):
+        if wish(resource, before) != wish(resource, obj):
             known.changed.set()
 
     def gone(self, uid: str) -> None:
@@ -194,14 +189,8 @@ class CompactionKeeper:
 
     def _interval(self, known: _Asking) -> float:
         """What the object asks for, in seconds; 0 for nothing. A fault is told once."""
-        obj = known.obj
         try:
-            if known.ref.resource is ETCD_CONNECTIONS:
-                compaction = parse_connection(obj).spec.compaction
-                interval = compaction.interval if compaction else 0.0
-            else:
-                raw = _raw_interval(known.ref.resource, obj)
-                interval = 0.0 if raw is None else parse_compaction_interval(raw, _FIELD)
+            interval = read_interval(known.ref.resource, known.obj)
         except InvalidInput as error:
             if "compaction" not in error.field:
                 return 0.0  # the object's condition Reachable says what is wrong with it
@@ -319,7 +308,7 @@ class CompactionKeeper:
             self._fence.assert_held()
             version = obj["metadata"]["resourceVersion"]
             written = await self._api.patch_status(ref, patch, version)
-            if _wish(ref.resource, written) == _wish(ref.resource, known.obj):
+            if wish(ref.resource, written) == wish(ref.resource, known.obj):
                 known.obj = written
             known.written_at = now
         except Conflict:
@@ -327,27 +316,3 @@ class CompactionKeeper:
             self._api.observer.status_conflict()
         except NotFound:
             return
-
-
-def _raw_interval(resource: Resource, obj: Json) -> str | None:
-    """What the object says, unread; None when it says nothing."""
-    if resource is ETCD_CONNECTIONS:
-        spec = obj.get("spec")
-        compaction = spec.get("compaction") if isinstance(spec, dict) else None
-        return None if compaction is None else str(compaction)
-    annotations = obj["metadata"].get("annotations") or {}
-    found = annotations.get(COMPACTION_INTERVAL_ANNOTATION)
-    return None if found is None else str(found)
-
-
-def _wish(resource: Resource, obj: Json) -> tuple[object, ...]:
-    """What of an object makes a difference here."""
-    metadata = obj["metadata"]
-    annotations = metadata.get("annotations") or {}
-    generation = metadata.get("generation") if resource is ETCD_CONNECTIONS else None
-    return (
-        _raw_interval(resource, obj),
-        annotations.get(PAUSED_ANNOTATION),
-        metadata.get("deletionTimestamp"),
-        generation,
-    )

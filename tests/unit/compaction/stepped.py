@@ -118,6 +118,11 @@ class WatchedStore(InMemoryStore):
                 events.append(Event(EventKind.PUT, self.kv))
         self._feed.put_nowait(WatchBatch(self.header, tuple(events)))
 
+    def told(self) -> None:
+        """One message with the key as it is."""
+        assert self.kv is not None
+        self._feed.put_nowait(WatchBatch(self.header, (Event(EventKind.PUT, self.kv),)))
+
     def end_watch(self, error: EtcdmaintError | None = None) -> None:
         """The stream breaks."""
         self._feed.put_nowait(error or NoLeader("no leader"))

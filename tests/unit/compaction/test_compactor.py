@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -324,6 +325,27 @@ async def test_its_own_round_is_known_for_its_own() -> None:
         store.tell(b"1")
         await settle()
         assert compactor.view().won_last is False
+
+
+async def test_its_own_round_is_never_taken_for_anothers_meanwhile() -> None:
+    """C30: the watch tells of the swap while the answer to it is still on its way."""
+    store = WatchedStore(revision=41)
+    async with compacting(store) as (compactor, clock, _, _counted):
+        await clock.advance(INTERVAL)
+        swap, answer = store.txn, asyncio.Event()
+
+        async def slow(*arguments: Any) -> Any:
+            done = await swap(*arguments)
+            store.told()
+            await answer.wait()
+            return done
+
+        store.txn = lambda *a, timeout=None: slow(*a)  # type: ignore[method-assign]
+        await clock.advance(INTERVAL)
+        assert (compactor.view().clock, compactor.view().won_last) == (2, True)
+        answer.set()
+        await settle()
+        assert (compactor.view().clock, compactor.view().won_last) == (2, True)
 
 
 async def test_a_cluster_that_is_away_is_watched_less_and_less_often() -> None:

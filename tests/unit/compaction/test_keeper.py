@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import pytest
 
-from etcdmaint.compaction.compactor import View
 from etcdmaint.compaction.election import Result
+from etcdmaint.compaction.knowledge import View
 from etcdmaint.compaction.line import Dial
 from etcdmaint.compaction.registry import Registry
 from etcdmaint.defrag.run import Severity
