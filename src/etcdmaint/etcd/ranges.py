@@ -37,6 +37,8 @@ _PAGE_KEYS = 4_000
 # For a reader that must be small; a page where large values begin is then some megabytes at most.
 _FRUGAL_BYTES = 512 << 10
 _FRUGAL_KEYS = 250
+# With each page etcd counts the rest: a part that cannot be cut gets no more pages than this.
+_MOST_PAGES = 400
 
 Cuts = Callable[[bytes, bytes], Sequence[bytes]]
 """Keys inside a range (start, end; `b"\\0"`: no end), sorted, at which it may be cut."""
@@ -174,8 +176,8 @@ class RangeReader:
     async def _pages(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
         keys = _FIRST_PAGE_KEYS
         async with aclosing(self._parts(start, end, revision)) as parts:
-            async for first, last in parts:
-                more = True
+            async for first, last, count in parts:
+                more, least = True, count // _MOST_PAGES
                 while more:
                     try:
                         answer, chunk = await self._page(first, last, revision, keys)
@@ -188,7 +190,7 @@ class RangeReader:
                     if answer.entries:
                         first = answer.entries[-1].key + b"\0"
                         fitting = int(self._page_bytes / self._mean)
-                        keys = max(1, min(fitting, 4 * keys, self._page_keys))
+                        keys = max(1, min(fitting, 4 * keys, self._page_keys), min(least, 4 * keys))
                         del answer
                         yield chunk
                         del chunk
@@ -211,8 +213,8 @@ class RangeReader:
 
     async def _parts(
         self, start: bytes, end: bytes, revision: int
-    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
-        """The range in pieces that are small, or cannot be cut, and not empty."""
+    ) -> AsyncGenerator[tuple[bytes, bytes, int], None]:
+        """The range in pieces that are small, or cannot be cut, and not empty; with their keys."""
         if self._cuts is None:
             self._cuts = await self._find_cuts()
         todo = [(start, end)]
@@ -224,7 +226,7 @@ class RangeReader:
                 middle = inside[len(inside) // 2]
                 todo += [(middle, last), (first, middle)]
             elif count:
-                yield first, last
+                yield first, last, count
 
 
 class _Stream:
