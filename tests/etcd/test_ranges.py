@@ -172,7 +172,7 @@ async def test_parts_are_cut_at_resources_and_namespaces(
 
         reader = RangeReader(client, cuts=cuts)
         found = await read(reader)
-        parts = [part async for part in reader._parts(b"\0", b"\0", 0)]
+        parts = [(first, last) async for first, last, _ in reader._parts(b"\0", b"\0", 0)]
         await client.delete_range(b"/registry/namespaces/", b"/registry/namespaces0")
     kept = [(each.key, each.value) for each in found if b"/namespaces/" not in each.key]
     assert kept == list(PLANTED.items())
