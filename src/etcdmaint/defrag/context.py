@@ -1,7 +1,7 @@
 """What every step of one run shares: its parts, its patience, and the check before each act.
 
-The steps themselves are in `sweep` (the life of a run), `turn` (one member), `resume` (a member found in
-flight) and `ending`.
+The steps themselves are in `sweep` (the life of a run), `admission`, `holding` (the slot), `decision`,
+`turn` and `outcome` (one member), `resume` (a member found in flight) and `ending`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from etcdmaint.defrag.run import (
     Ending,
     Fence,
     Instrumentation,
+    RunGone,
     RunRequest,
     Surroundings,
     Target,
@@ -141,12 +142,12 @@ class RunContext:
         target = await self.look(heed_pause=heed_pause)
         return await self.link.follow(target, stay=self.ledger.begun)
 
-    async def reach_for_member(self) -> ClusterClient:
-        """The cluster, when a member may be defragmenting: by the old way where there is no new one (D7)."""
+    async def reach_somehow(self) -> ClusterClient:
+        """The cluster, where it must be looked after: by the old way where there is no new one (D7)."""
         try:
             self.target = await self.surroundings.look()
             return await self.link.follow(self.target, stay=True)
-        except (*DEFERRING, StopRequested):
+        except (*DEFERRING, StopRequested, RunGone):
             if not self.link.connected:
                 raise
             return self.link.cluster

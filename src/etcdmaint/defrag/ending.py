@@ -41,6 +41,7 @@ async def wait_out(ctx: RunContext) -> RunOver | None:
 async def settle_alarms(ctx: RunContext) -> bool:
     """Disarm NOSPACE when that is safe (D40); whether one is still armed (D41)."""
     try:
+        await ctx.reach_somehow()
         observation = await ctx.observe()
         client = ctx.link.client(prefer=observation.leader)
         alarms: Collection[Alarm]

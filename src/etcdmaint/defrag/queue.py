@@ -6,7 +6,7 @@ order and politeness; what keeps runs of different processes apart is the slot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from etcdmaint.errors import SlotHeld
 
@@ -20,7 +20,7 @@ class Ticket:
     cluster_ref: str
     looked: bool = False
     cluster_id: int | None = None
-    running: bool = field(default=False)
+    running: bool = False
 
 
 class RunQueue:
@@ -36,7 +36,7 @@ class RunQueue:
         return sum(ticket.running for ticket in self._tickets)
 
     def arrive(self, name: str, created: str, cluster_ref: str) -> Ticket:
-        """Take a place."""
+        """Take a place; with `created` empty before all others."""
         ticket = Ticket(name, (created, name), cluster_ref)
         self._tickets.append(ticket)
         return ticket

@@ -12,9 +12,9 @@ from functools import partial
 from etcdmaint.defrag.context import RunContext
 from etcdmaint.defrag.health import Observation, activity
 from etcdmaint.defrag.lock import SlotValue
+from etcdmaint.defrag.outcome import measure_outcome, record_outcome
 from etcdmaint.defrag.rule import still_due
 from etcdmaint.defrag.run import MemberRow, Outcome
-from etcdmaint.defrag.turn import measure_outcome, record_outcome
 from etcdmaint.errors import ClusterNotHealthy, EtcdError
 from etcdmaint.etcd.metrics import MemberMetrics
 from etcdmaint.etcd.types import AlarmKind
@@ -27,7 +27,7 @@ async def prove_idle(ctx: RunContext, row: MemberRow) -> MemberMetrics | None:
     """
     metrics = None
     try:
-        cluster = await ctx.reach_for_member()
+        cluster = await ctx.reach_somehow()
         for sample in range(ctx.timing.idle_samples):
             if sample:
                 await ctx.clock.sleep(ctx.timing.idle_interval)

@@ -11,12 +11,15 @@ from dataclasses import replace
 from functools import partial
 
 from etcdmaint.clock import Clock
+from etcdmaint.defrag.admission import admit, check_releases
 from etcdmaint.defrag.context import RunContext, RunOver
+from etcdmaint.defrag.decision import judge_member
 from etcdmaint.defrag.ending import end, refuse, wait_out
 from etcdmaint.defrag.health import Observation
-from etcdmaint.defrag.holding import give_back, slot_kept, take_slot
+from etcdmaint.defrag.holding import give_back, slot_kept
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Connect, Link
+from etcdmaint.defrag.outcome import settled
 from etcdmaint.defrag.plan import gone, next_member
 from etcdmaint.defrag.queue import RunQueue, Ticket
 from etcdmaint.defrag.resume import resolve_in_flight
@@ -38,9 +41,8 @@ from etcdmaint.defrag.run import (
     Surroundings,
 )
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.defrag.turn import judge_member, settled, take_turn
-from etcdmaint.defrag.versions import Action, find_hazards
-from etcdmaint.errors import EtcdError, SlotHeld, SlotLost, StopRequested, UnsafeEtcdVersion
+from etcdmaint.defrag.turn import take_turn
+from etcdmaint.errors import EtcdError, SlotLost, StopRequested
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import Member
@@ -120,7 +122,7 @@ class Sweep:
     async def _live(self, ticket: Ticket) -> Ending:
         ctx = self._ctx
         try:
-            observation = await ctx.until(partial(self._admit, ticket))
+            observation = await ctx.until(partial(admit, ctx, self._queue, ticket))
         except RunOver as refused:
             return await refuse(ctx, refused)
         if ctx.request.dry_run:
@@ -142,55 +144,6 @@ class Sweep:
             took = ctx.clock.monotonic() - began
             ctx.instrumentation.sweep_overhead_seconds(took - (ctx.rpc_seconds - rpc_before))
             return ending
-
-    async def _admit(self, ticket: Ticket) -> Observation | None:
-        """The gate, the releases, the time left, the queue, the slot, and the gate again (D61).
-
-        None for a run that has begun: a member in flight may block. It is dealt with first, whether the
-        run is paused or not, and every turn has a gate of its own.
-        """
-        ctx = self._ctx
-        observation: Observation | None = None
-        if not (ctx.ledger.begun or ctx.request.dry_run):
-            await self._wait_in_line(ticket)
-        try:
-            if ctx.ledger.begun:
-                cluster = await ctx.reach(heed_pause=False)
-                await cluster.refresh()
-            else:
-                observation = await ctx.gate()
-                self._check_releases(observation)
-                ctx.check_time(ctx.timing.sweep_seconds(ctx.in_use.values()), "the sweep")
-        except BaseException:
-            self._queue.stand_back(ticket)
-            raise
-        if ctx.request.dry_run:
-            return observation
-        self._queue.start(ticket, ctx.link.cluster.cluster_id)
-        try:
-            before = ctx.clock.monotonic()
-            await take_slot(ctx)
-            if observation is not None:
-                # The slot was a write: once it is committed, the sizes are not those of an idle hour ago.
-                took = ctx.clock.monotonic() - before
-                await ctx.clock.sleep(max(ctx.timing.commit_interval, 2 * took))
-                observation = await ctx.gate()
-        except BaseException as error:
-            self._queue.yield_turn(ticket)
-            if not isinstance(error, SlotHeld):
-                self._queue.stand_back(ticket)
-            if not ctx.ledger.begun:
-                await give_back(ctx)
-            raise
-        return observation
-
-    async def _wait_in_line(self, ticket: Ticket) -> None:
-        """Hold no connection, and ask nobody, while it is plain that others go first."""
-        try:
-            self._queue.check(ticket)
-        except SlotHeld:
-            await self._ctx.link.close()
-            raise
 
     async def _begin(self, observation: Observation) -> None:
         """Running, with a row for every member, is stamped once gate and slot are passed (D1)."""
@@ -229,7 +182,7 @@ class Sweep:
                 await ctx.until(partial(settled, ctx), grace=ctx.timing.settle_limit)
             observation = await ctx.until(ctx.gate)
             ctx.check_time(0, "the rest")
-            self._check_releases(observation)
+            check_releases(ctx, observation)
             await self._next_turn(observation)
 
     async def _look_back(self) -> None:
@@ -289,18 +242,3 @@ class Sweep:
         ctx.audience.event(Severity.NORMAL, "Complete", message)
         ctx.instrumentation.run_finished(Phase.COMPLETE, "Complete")
         return Ending.DONE
-
-    def _check_releases(self, observation: Observation) -> None:
-        """Refuse etcd releases whose defragmentation loses data, warn of others (D17)."""
-        ctx = self._ctx
-        for member in observation.members:
-            status = observation.status(member.id)
-            if status is None:
-                continue
-            for action, sentence in find_hazards(status.version):
-                allowed = ctx.request.allow_unsafe_version == status.version
-                if action is Action.REFUSE and not allowed:
-                    raise RunOver(Ending.UNSAFE, UnsafeEtcdVersion.reason, sentence)
-                if sentence not in ctx.ledger.state.notes:
-                    ctx.ledger.note(sentence)
-                    ctx.audience.event(Severity.WARNING, UnsafeEtcdVersion.reason, sentence)

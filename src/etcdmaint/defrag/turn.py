@@ -1,4 +1,4 @@
-"""The turn of one member: from the decision to its outcome.
+"""The turn of one member: transfer, intent, last checks, the RPC.
 
 Defragment can neither be cancelled nor asked for twice, so everything that can be checked is checked
 before it is sent, and what is not known afterwards is called unknown.
@@ -11,11 +11,11 @@ import random
 from dataclasses import replace
 
 from etcdmaint.defrag.context import RunContext
-from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge
+from etcdmaint.defrag.health import Observation
 from etcdmaint.defrag.holding import take_slot
 from etcdmaint.defrag.lock import Slot
+from etcdmaint.defrag.outcome import failed, measure_outcome, record_outcome
 from etcdmaint.defrag.plan import AUTO_TRANSFER_SECONDS, expected_seconds, gone, transferee
-from etcdmaint.defrag.rule import evaluate, lacking_room
 from etcdmaint.defrag.run import (
     IN_FLIGHT,
     LeaderTransfer,
@@ -28,65 +28,10 @@ from etcdmaint.defrag.run import (
 from etcdmaint.errors import (
     EtcdError,
     LeaseNotFound,
-    NoDiskSpace,
-    RPCTimeout,
     SpaceExceeded,
     StopRequested,
 )
 from etcdmaint.etcd.client import MemberClient
-from etcdmaint.quantities import format_bytes
-
-RESTARTS_LIMIT = 5
-"""From so many restarts on, another operator's self-heal may delete a member that is not ready (D18)."""
-
-
-def judge_member(ctx: RunContext, observation: Observation, row: MemberRow) -> MemberRow:
-    """The row with its sizes, and Skipped with the reason when the member is not to be touched."""
-    now = ctx.clock.now()
-    member = next(m for m in observation.members if m.id == row.member_id)
-    if member.is_learner:
-        return replace(
-            row,
-            role=Role.LEARNER,
-            outcome=Outcome.SKIPPED,
-            reason="Learner",
-            message="etcd does not defragment a learner",
-            finished_at=now,
-        )
-    sizes = ctx.sizes(observation, row.member_id)
-    decision = evaluate(ctx.request.rule, sizes)
-    row = replace(
-        row,
-        role=Role.LEADER if observation.leader == row.member_id else Role.FOLLOWER,
-        db_size_before=sizes.db_size,
-        db_size_in_use_before=sizes.db_size_in_use,
-        quota_bytes=sizes.quota,
-        message=decision.message,
-    )
-    if not decision.due:
-        return replace(row, outcome=Outcome.SKIPPED, reason=decision.reason, finished_at=now)
-    wanted = ctx.desired(row.member_id, row.name)
-    restarts = wanted.restarts if wanted else 0
-    if restarts >= RESTARTS_LIMIT:
-        return replace(
-            row,
-            outcome=Outcome.SKIPPED,
-            reason="RestartCountTooHigh",
-            message=f"its container has restarted {restarts} times: should it turn not ready, the "
-            "operator of this cluster would delete it",
-            finished_at=now,
-        )
-    volume = ctx.target.volume_size if ctx.target else None
-    lacking = lacking_room(sizes, volume) if volume else None
-    if lacking is not None:
-        return replace(
-            row,
-            outcome=Outcome.SKIPPED,
-            reason=NoDiskSpace.reason,
-            message=lacking,
-            finished_at=now,
-        )
-    return row
 
 
 class _DecideAgain(Exception):
@@ -206,25 +151,10 @@ async def _defragment(ctx: RunContext, client: MemberClient, turn: MemberTurn) -
     seconds = ctx.clock.monotonic() - began
     ctx.rpc_seconds += seconds
     if failure is not None:
-        return _failed(ctx, row, failure, seconds)
+        return failed(ctx, row, failure, seconds)
     ctx.turns.append((row.db_size_in_use_before or 0, seconds))
     ctx.instrumentation.defragment_seconds(seconds)
     return await measure_outcome(ctx, row, f"in {seconds:.1f} s")
-
-
-async def record_outcome(ctx: RunContext, row: MemberRow) -> None:
-    """Make a member's outcome durable and tell it."""
-    ctx.ledger.amend_row(row)
-    if row.outcome is Outcome.DEFRAGMENTED:
-        await ctx.ledger.write(reason="MemberDefragmented", message=f"member {row.name} is done")
-        ctx.audience.event(
-            Severity.NORMAL, "MemberDefragmented", f"member {row.name}: {row.message}"
-        )
-    else:
-        await ctx.ledger.write(reason="MemberFailed", message=f"member {row.name}: {row.message}")
-        ctx.audience.event(
-            Severity.WARNING, "MemberFailed", f"member {row.name}: {row.reason}: {row.message}"
-        )
 
 
 async def _leave_leader(
@@ -267,56 +197,3 @@ async def _leave_leader(
         Severity.NORMAL, "LeadershipTransferred", f"leadership moved from {row.name} to {name}"
     )
     return observation, f"leadership moved to {name}: {predicted}"
-
-
-def _failed(ctx: RunContext, row: MemberRow, error: EtcdError, seconds: float) -> MemberRow:
-    message = str(error)
-    if isinstance(error, NoDiskSpace):
-        message = f"{message}; the member exits at its next write, make room on its disk first"
-    if isinstance(error, RPCTimeout):
-        message = f"no answer within {seconds:.0f} s; the member may still be at it"
-    return replace(
-        row,
-        outcome=Outcome.FAILED,
-        reason=error.reason,
-        message=message,
-        finished_at=ctx.clock.now(),
-    )
-
-
-async def measure_outcome(
-    ctx: RunContext, row: MemberRow, how: str, *, reason: str = ""
-) -> MemberRow:
-    """The row as Defragmented, with the size that the member has now (D35)."""
-    began = ctx.clock.monotonic()
-    after: int | None = None
-    while after is None and ctx.clock.monotonic() - began < ctx.timing.answer_limit:
-        try:
-            client = ctx.link.cluster.client(row.member_id)
-            after = (await client.status(timeout=ctx.timing.rpc_timeout)).db_size
-        except EtcdError:
-            await ctx.clock.sleep(ctx.timing.quick_interval)
-    row = replace(row, outcome=Outcome.DEFRAGMENTED, reason=reason, finished_at=ctx.clock.now())
-    if after is None:
-        return replace(
-            row,
-            reason="AfterSizeUnavailable",
-            message=f"{row.message}; done {how}, its size afterwards could not be read",
-        )
-    before = row.db_size_before
-    reclaimed = None if before is None else before - after
-    return replace(
-        row,
-        db_size_after=after,
-        reclaimed_bytes=reclaimed,
-        message=f"{row.message}; done {how}, now {format_bytes(after)}",
-    )
-
-
-async def settled(ctx: RunContext) -> None:
-    """Raise unless every voter has caught up in several samples in a row (D14)."""
-    await ctx.reach()
-    for sample in range(ctx.timing.settle_samples):
-        if sample:
-            await ctx.clock.sleep(ctx.timing.quick_interval)
-        judge(await ctx.observe(activity=False), lag=SETTLED_LAG)

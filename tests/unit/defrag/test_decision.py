@@ -8,6 +8,7 @@ import pytest
 
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.context import RunContext
+from etcdmaint.defrag.decision import judge_member
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Link
 from etcdmaint.defrag.rule import Rule
@@ -22,7 +23,6 @@ from etcdmaint.defrag.run import (
     Target,
 )
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.defrag.turn import judge_member
 from tests.etcd.sweeping import World
 
 from .observations import MIB, member, observation, status, with_status

@@ -1,0 +1,76 @@
+"""How a run is let in: the gate, the releases, the time that is left, the queue, the slot, the gate again."""
+
+from __future__ import annotations
+
+from etcdmaint.defrag.context import RunContext, RunOver
+from etcdmaint.defrag.health import Observation
+from etcdmaint.defrag.holding import give_back, take_slot
+from etcdmaint.defrag.queue import RunQueue, Ticket
+from etcdmaint.defrag.run import Ending, Severity
+from etcdmaint.defrag.versions import Action, find_hazards
+from etcdmaint.errors import SlotHeld, UnsafeEtcdVersion
+
+
+async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation | None:
+    """The gate, the releases, the time left, the queue, the slot, and the gate again (D61).
+
+    None for a run that has begun: a member in flight may block. It is dealt with first, whether the
+    run is paused or not, and every turn has a gate of its own.
+    """
+    observation: Observation | None = None
+    if not (ctx.ledger.begun or ctx.request.dry_run):
+        await _wait_in_line(ctx, queue, ticket)
+    try:
+        if ctx.ledger.begun:
+            cluster = await ctx.reach(heed_pause=False)
+            await cluster.refresh()
+        else:
+            observation = await ctx.gate()
+            check_releases(ctx, observation)
+            ctx.check_time(ctx.timing.sweep_seconds(ctx.in_use.values()), "the sweep")
+    except BaseException:
+        queue.stand_back(ticket)
+        raise
+    if ctx.request.dry_run:
+        return observation
+    queue.start(ticket, ctx.link.cluster.cluster_id)
+    try:
+        before = ctx.clock.monotonic()
+        await take_slot(ctx)
+        if observation is not None:
+            # The slot was a write: once it is committed, the sizes are not those of an idle hour ago.
+            took = ctx.clock.monotonic() - before
+            await ctx.clock.sleep(max(ctx.timing.commit_interval, 2 * took))
+            observation = await ctx.gate()
+    except BaseException as error:
+        queue.yield_turn(ticket)
+        if not isinstance(error, SlotHeld):
+            queue.stand_back(ticket)
+        if not ctx.ledger.begun:
+            await give_back(ctx)
+        raise
+    return observation
+
+
+async def _wait_in_line(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> None:
+    """Hold no connection, and ask nobody, while it is plain that others go first."""
+    try:
+        queue.check(ticket)
+    except SlotHeld:
+        await ctx.link.close()
+        raise
+
+
+def check_releases(ctx: RunContext, observation: Observation) -> None:
+    """Refuse etcd releases whose defragmentation loses data, warn of others (D17)."""
+    for member in observation.members:
+        status = observation.status(member.id)
+        if status is None:
+            continue
+        for action, sentence in find_hazards(status.version):
+            allowed = ctx.request.allow_unsafe_version == status.version
+            if action is Action.REFUSE and not allowed:
+                raise RunOver(Ending.UNSAFE, UnsafeEtcdVersion.reason, sentence)
+            if sentence not in ctx.ledger.state.notes:
+                ctx.ledger.note(sentence)
+                ctx.audience.event(Severity.WARNING, UnsafeEtcdVersion.reason, sentence)
