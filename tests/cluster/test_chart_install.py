@@ -149,6 +149,10 @@ def test_the_authorizer_lets_the_operator_do_its_work_and_nothing_else(
         ("delete", f"etcddefrags.{cozystack}@one", "team-a"),
         ("watch", "etcdconnections.etcdmaint.io", ""),
         ("patch", "etcdconnections.etcdmaint.io/status@one", "team-a"),
+        ("watch", "storagecompressionconfigurations.etcdmaint.io", ""),
+        ("patch", "storagecompressionconfigurations.etcdmaint.io/status@one", "team-a"),
+        ("update", "configmaps@one-storage-compression", "team-a"),
+        ("get", "namespaces@kube-system", ""),
         ("list", f"etcdmembers.{cozystack}", "team-a"),
         ("get", "secrets@tls", "team-a"),
         ("get", "pods@etcd-0", "team-a"),
@@ -172,6 +176,10 @@ def test_the_authorizer_lets_the_operator_do_its_work_and_nothing_else(
         ("delete", "leases.coordination.k8s.io@x-etcdmaint", "sys"),
         ("list", "pods", "team-a"),
         ("list", "namespaces", ""),
+        ("get", "namespaces@default", ""),
+        ("list", "configmaps", "team-a"),
+        ("delete", "configmaps@one", "team-a"),
+        ("patch", "storagecompressionconfigurations.etcdmaint.io@one", "team-a"),
     ):
         assert not may(plane, verb, resource, namespace), f"{verb} {resource}"
 
