@@ -111,6 +111,8 @@ class Standin(grpc.GenericRpcHandler):
     async def _watch(self, requests: Any, _: Any) -> Any:
         async for _request in requests:
             yield pb.WatchResponse(header=self._header(), created=True)
+        # As etcd's, the stream outlives its client's last request.
+        await asyncio.Event().wait()
 
 
 async def main() -> None:

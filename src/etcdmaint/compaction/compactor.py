@@ -89,7 +89,6 @@ class Compactor:
         self._known = Knowledge(clock, cluster, self._observer, self._pace.stall_grace)
         self._known.expect_after(interval)
         self._complained_at: float | None = None
-        self._rewatch = self._pace.rewatch
 
     @property
     def compact_revision(self) -> int:
@@ -185,21 +184,25 @@ class Compactor:
         )
 
     async def _watch(self) -> None:
+        pause = self._pace.rewatch
         while True:
-            await self._clock.sleep(self._rewatch)
+            await self._clock.sleep(pause)
+            begun = self._clock.monotonic()
             try:
                 await self._follow((await self._route.voters())[0])
             except EtcdmaintError as error:
                 if isinstance(error, EtcdError):
                     self._route.failed(error)
                 self._complain("cannot watch the key", error)
-                self._rewatch = min(self._rewatch * 2, self._pace.longest_rewatch)
+                pause = min(pause * 2, self._pace.longest_rewatch)
+            if self._clock.monotonic() - begun > self._pace.longest_rewatch:
+                # It has watched for a while: what ended it is news, not the same again.
+                pause = self._pace.rewatch
 
     async def _follow(self, voter: Voter) -> None:
         """Read the key, then every change of it, until the watch ends."""
         read = await voter.range(KEY, timeout=self._pace.rpc_timeout)
         head = read.header.revision
-        self._rewatch = self._pace.rewatch
         kv = read.kvs[0] if read.kvs else None
         cut = self._said(kv, head)
         self._known.read(kv.version if kv else 0, kv.mod_revision if kv else head, cut)
