@@ -271,7 +271,7 @@ def test_07_encrypted_objects_are_counted_by_provider_and_key(
     # One seed of the API server's and one for each time that copies were made.
     made = stored.plugin.calls["Decrypt"] - calls
     assert opened["kmsCalls"]["Decrypt"] == made <= 4
-    assert f"{made} Decrypt calls to KMS plugins" in err
+    assert f"Decrypt calls to KMS plugins: {made}" in err
 
     code, estimated, err = run(etcdmaint, stored, "estimate", config)
     assert code == 0, err

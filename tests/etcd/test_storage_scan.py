@@ -76,7 +76,7 @@ def test_people_get_a_table_and_nothing_steers_their_terminal(
     assert said.code == 10
     assert re.search(r"^configmaps +protobuf +601 ", said.out, re.MULTILINE)
     assert re.search(r"^secrets +encrypted by aesgcm key-0 +20 ", said.out, re.MULTILINE)
-    assert "6 values are damaged" in said.out
+    assert "Damaged values: 6. " in said.out
     assert f"Read {len(values())} keys from member etcd-0 at revision" in said.out
     assert "/registry/configmaps/ns-1/large" in said.out
     assert all(letter.isprintable() or letter == "\n" for letter in said.everything)

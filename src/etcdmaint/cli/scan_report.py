@@ -111,7 +111,7 @@ class Report:
         if self._census.damaged:
             print()
             number = sum(row.damaged for row in self._census.rows.values())
-            output.print_line(f"{number} values are damaged; the first of them:")
+            output.print_line(f"Damaged values: {number}. The first of them:")
             self._records(self._census.damaged, "WHAT", lambda record: str(record.form))
         if self._census.largest:
             print()
@@ -244,5 +244,5 @@ class Report:
         if not self._state.consistent:
             notes.append("the counts are not of one revision")
         if self._kms_calls is not None and (calls := self._kms_calls["Decrypt"]):
-            notes.append(f"{calls} Decrypt calls to KMS plugins")
+            notes.append(f"Decrypt calls to KMS plugins: {calls}")
         return notes
