@@ -132,13 +132,14 @@ class TestATurnThatDoesNotEnd:
                     stack.enter_context(cluster.hold_snapshot(by_name(cluster, turn.row.name)))
 
             world.on_turn = turn
-            timing = replace(QUICK, member_timeout=lambda _: 1.0)
+            # A slot that would be gone after 4 s, were it not kept alive by way of another member.
+            timing = replace(QUICK, member_timeout=lambda _: 1.0, slot_margin=3.0)
             running = asyncio.create_task(run(world, timing=timing))
             await eventually(
                 lambda: bool(world.states) and world.states[-1].reason == "WaitingForMember",
                 "the run waits for the member",
             )
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(6.0)
             assert not running.done()
             others = [m for m in cluster.members if m.name != first[0]]
             assert counts_of(others) == [0, 0]
@@ -398,6 +399,33 @@ class TestAlarms:
         assert cluster.etcdctl("alarm", "list").stdout.strip() == ""
         cluster.etcdctl("put", "writable", "again")
         assert "AlarmDisarmed" in world.reasons
+
+    async def test_nospace_that_comes_up_in_mid_sweep_does_not_hold_it_up(
+        self, etcd_cluster_factory: EtcdClusterFactory
+    ) -> None:
+        """D64: the slot is ours, though it cannot be written any more; and D40 at the end."""
+        cluster = fragmented(etcd_cluster_factory)
+        world = World(target(cluster))
+
+        def arm(turn: MemberTurn) -> None:
+            if turn.row.outcome is Outcome.DEFRAGMENTED:
+                world.on_turn = None
+                cluster.leader().gateway.post(
+                    "/v3/maintenance/alarm",
+                    {
+                        "action": "ACTIVATE",
+                        "memberID": str(cluster.leader().id),
+                        "alarm": "NOSPACE",
+                    },
+                )
+
+        world.on_turn = arm
+        async with asyncio.timeout(60):
+            result = await run(world)
+        assert result.ending is Ending.DONE, result.state.message
+        assert counts(cluster) == [1, 1, 1]
+        assert cluster.etcdctl("alarm", "list").stdout.strip() == ""
+        assert not cluster.etcdctl("get", SLOT_KEY.decode()).stdout
 
     async def test_left_over_from_before_it_is_disarmed_by_a_run_that_finds_nothing_to_do(
         self, etcd_cluster_factory: EtcdClusterFactory

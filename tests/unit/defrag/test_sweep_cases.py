@@ -12,6 +12,7 @@ from etcdmaint.defrag.lock import SLOT_KEY, SlotValue
 from etcdmaint.defrag.queue import RunQueue
 from etcdmaint.defrag.run import IN_FLIGHT, Ending, MemberRow, Outcome, Phase, RunGone, RunState
 from etcdmaint.defrag.timing import Timing
+from etcdmaint.errors import AuthenticationFailed
 from etcdmaint.etcd.endpoint import Endpoint
 
 from .pretended import MIB, Fault, PretendedCluster, Process, TimelessLoop, World, now, timeless
@@ -318,6 +319,39 @@ class TestTheLastChecks:
         assert "LeadershipTransferred" in process.events
         assert "LeadershipTransferFailed" not in process.events
         assert "leadership moved to m2" in result.state.rows[0].message
+
+
+class TestTheWayThere:
+    def test_credentials_that_change_between_two_members_are_read_again(self) -> None:
+        """D51: also while the cluster settles."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+        refused: list[int] = []
+
+        class Guarded(PretendedCluster):
+            def __init__(self, process: Process) -> None:
+                super().__init__(process)
+                self.seeds = process.target.seeds
+
+            async def statuses(self, timeout: float) -> Any:
+                if self.seeds != process.target.seeds:
+                    refused.append(1)
+                    return dict.fromkeys(world.members, AuthenticationFailed("old credentials"))
+                return await super().statuses(timeout)
+
+        def rotate(state: RunState) -> None:
+            if state.defragmented == 1:
+                process.target = replace(process.target, seeds=(Endpoint("rotated", 2379),))
+
+        process.cluster, process.on_record = Guarded, rotate
+
+        async def main() -> None:
+            result = await process.sweep().run()
+            assert result.ending is Ending.DONE
+            assert now() < 60
+
+        timeless(main())
+        assert not refused
 
 
 class TestTheDeadline:
