@@ -9,16 +9,20 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from etcdmaint.defrag.lock import SLOT_KEY, SlotValue
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.processes import wait_until
 from tests.controlplane.stalling import hold_snapshot
+from tests.kms_plugin import KmsPlugin
 from tests.unit.cli.commandline import CommandLine, one_sentence
 from tests.unit.compression import objects
 
@@ -233,6 +237,39 @@ def test_without_the_right_key_the_exit_code_says_so(
         ("secrets", "encrypted aesgcm key-0"): 20,
         ("secrets", "decryption failed aesgcm key-1"): 20,
     }
+
+
+def test_kms_v1_is_asked_only_when_that_is_wanted_and_at_a_rate(
+    etcd_cluster_factory: EtcdClusterFactory, etcdmaint: CommandLine, tmp_path: Path
+) -> None:
+    """One Decrypt a value, since each has a data key of its own."""
+    cluster = etcd_cluster_factory(size=1)
+    with (
+        tempfile.TemporaryDirectory(prefix="kms") as short,
+        KmsPlugin(f"{short}/kms.sock", ["kid-1"]) as plugin,
+    ):
+        for number in range(5):
+            key = b"/registry/secrets/a/s-%d" % number
+            secret, nonce = os.urandom(32), os.urandom(12)
+            wrapped = plugin.wrap(secret, "kid-1")
+            sealed = nonce + AESGCM(secret).encrypt(nonce, objects.protobuf(kind="Secret"), key)
+            value = b"k8s:enc:kms:v1:old:" + len(wrapped).to_bytes(2, "big") + wrapped + sealed
+            cluster.members[0].gateway.put(key, value)
+        config = tmp_path / "encryption.yaml"
+        config.write_text(
+            "{apiVersion: apiserver.config.k8s.io/v1, kind: EncryptionConfiguration, resources: "
+            "[{resources: [secrets], providers: [{kms: {name: old, endpoint: "
+            f"'{plugin.endpoint}'}}}}]}}]}}"
+        )
+        flag = f"--encryption-config={config}"
+        found = scan(etcdmaint, cluster, flag, code=13)
+        assert told(found) == {("secrets", "encrypted kms:v1 old"): 5}
+        assert plugin.calls["Decrypt"] == 0
+        began = time.monotonic()
+        found = scan(etcdmaint, cluster, flag, "--decrypt-kms", "--kms-rate=20", code=0)
+        assert time.monotonic() - began >= 4 / 20
+        assert told(found) == {("secrets", "protobuf kms:v1 old"): 5}
+        assert found["kmsCalls"]["Decrypt"] == plugin.calls["Decrypt"] == 5
 
 
 def running(cluster: EtcdCluster, *arguments: str) -> subprocess.Popen[str]:
