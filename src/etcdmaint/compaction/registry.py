@@ -137,7 +137,13 @@ class Registry:
         hold = Hold(self, shared, dial, interval)
         shared.holds.append(hold)
         shared.settle()
-        await shared.line.take(cluster)
+        try:
+            await shared.line.take(cluster)
+        except BaseException:
+            # Cancelled while it waited for its turn: nobody has this hold.
+            await self.release(hold, shared)
+            await cluster.close()
+            raise
         return hold
 
     async def release(self, hold: Hold, shared: _Shared) -> None:

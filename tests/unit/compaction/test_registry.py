@@ -189,6 +189,33 @@ async def test_who_cannot_connect_changes_nothing() -> None:
         assert len(kept.compactors()) == 1
 
 
+async def test_who_is_cancelled_while_it_holds_leaves_nothing_behind() -> None:
+    """C36, C38: the connection is being looked for afresh at that moment."""
+    store = WatchedStore(revision=10)
+    first, second = Way(store), Way(store)
+    async with registry() as (kept, clock, _):
+        held = await kept.hold(first, 300)
+        looking = asyncio.Event()
+
+        async def refresh() -> None:
+            looking.set()
+            await asyncio.Event().wait()
+
+        first.made[0].refresh = refresh  # type: ignore[method-assign]
+        store.refuse = lambda _: RPCTimeout("hangs")
+        await clock.advance(300)
+        store.refuse = lambda _: None
+        await clock.advance(30)
+        assert looking.is_set()
+        holding = asyncio.create_task(kept.hold(second, 60))
+        await settle()
+        assert held.compactor.interval == 60
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        assert held.compactor.interval == 300
+        assert second.made[0].closed
+
+
 async def test_off_is_held_by_nobody() -> None:
     """C32: no compactor and no watch; whoever wants 0 has nothing to let go of."""
     way = Way(WatchedStore())
