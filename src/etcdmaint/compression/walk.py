@@ -166,12 +166,14 @@ class Walk:
         """All that is left. Close it (`aclosing`)."""
         progress, timing = self._progress, self._timing
         last = self._clock.monotonic()
+        begun = False
         while not progress.finished:
             try:
                 if await self._stand_back():
                     last = self._clock.monotonic()
                 reader = await self._source.reader()
                 await self._begin(reader)
+                begun = True
                 async with aclosing(self._read(reader)) as chunks:
                     async for chunk in chunks:
                         yield chunk
@@ -184,7 +186,8 @@ class Walk:
                     raise
                 self._pinned = False
             except _PASSING:
-                if self._clock.monotonic() - last >= timing.patience:
+                # Whoever cannot even begin is told so at once.
+                if not begun or self._clock.monotonic() - last >= timing.patience:
                     raise
                 await self._clock.sleep(timing.retry)
 

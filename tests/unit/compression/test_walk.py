@@ -141,6 +141,13 @@ async def test_when_nobody_answers_for_too_long_it_gives_up_where_it_can_go_on(
     assert progress.consistent
 
 
+async def test_a_walk_that_cannot_begin_says_so_at_once(etcd: MemoryEtcd) -> None:
+    etcd.fault = ConnectionLost("gone")
+    with pytest.raises(ConnectionLost):
+        await walked(etcd)
+    assert etcd.clock.slept == []
+
+
 async def test_what_another_moment_would_not_help_is_raised_at_once(etcd: MemoryEtcd) -> None:
     etcd.fault = PermissionDenied("no")
     with pytest.raises(PermissionDenied):
