@@ -38,16 +38,18 @@ null = os.open(os.devnull, os.O_WRONLY)
 actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
 child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=actions)
 _, status, usage = os.wait4(child, 0)
-print(os.waitstatus_to_exitcode(status), time.monotonic() - began, usage.ru_maxrss)
+print(os.waitstatus_to_exitcode(status), time.monotonic() - began, usage.ru_maxrss,
+      usage.ru_utime + usage.ru_stime)
 """
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One reading: seconds of wall clock; bytes of memory; etcd's seconds of CPU and bytes."""
+    """One reading: seconds of wall clock and of CPU; bytes of memory; the same of etcd."""
 
     seconds: float
+    cpu: float
     memory: int
     etcd_cpu: float
     etcd_memory: int
@@ -92,7 +94,8 @@ def measure(command: Sequence[str], member: Member) -> Cost:
         [sys.executable, "-S", "-c", _LAUNCHER, *command], check=True, stdout=subprocess.PIPE
     ).stdout.split()
     assert int(told[0]) in (0, 10), command
-    return Cost(float(told[1]), int(told[2]) * 1024, _cpu(proc) - before, _peak(proc) - base)
+    seconds, memory, cpu = float(told[1]), int(told[2]) * 1024, float(told[3])
+    return Cost(seconds, cpu, memory, _cpu(proc) - before, _peak(proc) - base)
 
 
 def _cpu(proc: Path) -> float:
@@ -136,6 +139,7 @@ def compare(version: str, size: int, count: int, runs: int) -> list[list[str]]:
             name,
             f"{statistics.median(total / cost.seconds for cost in found) / 1e6:.0f}",
             f"{_ratio(costs, total):.2f}" if name == "storage scan" else "1",
+            f"{statistics.median(cost.cpu for cost in found):.2f}",
             f"{max(cost.memory for cost in found) / 2**20:.0f}",
             f"{statistics.median(cost.etcd_cpu for cost in found):.2f}",
             f"{max(cost.etcd_memory for cost in found) / 2**20:.0f}",
@@ -162,7 +166,17 @@ def main() -> None:
     if "--keys" in sys.argv:
         for version in ("3.7", "3.6"):
             rows += compare(version, 300, 1_000_000 // share, 1)
-    head = ["etcd", "values", "reader", "MB/s", "ratio", "peak MiB", "etcd CPU s", "etcd + MiB"]
+    head = [
+        "etcd",
+        "values",
+        "reader",
+        "MB/s",
+        "ratio",
+        "CPU s",
+        "peak MiB",
+        "etcd CPU s",
+        "etcd + MiB",
+    ]
     print(table(head, rows))
     print(
         f"\nmedians of {runs} runs in turns, peaks are the highest; load {os.getloadavg()[0]:.1f}"

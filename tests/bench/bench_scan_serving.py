@@ -132,10 +132,10 @@ def main() -> None:
 def _exact(stored: Stored, each: int) -> str:
     """A scan of everything against what was made; how long it took, or what is wrong."""
     began = time.monotonic()
+    flags = ("--limit-rate=0", "-o", "json", f"--encryption-config={stored.file}")
+    endpoint = f"--endpoints={stored.plane.etcd.client_urls[0]}"
     scan = subprocess.run(
-        [sys.executable, "-m", "etcdmaint", "storage", "scan", "--limit-rate=0", "-o", "json"]
-        + [f"--endpoints={stored.plane.etcd.client_urls[0]}"]
-        + [f"--encryption-config={stored.file}"],
+        [sys.executable, "-m", "etcdmaint", "storage", "scan", endpoint, *flags],
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

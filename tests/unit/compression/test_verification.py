@@ -33,7 +33,7 @@ def faults(findings: tuple[Finding, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def test_what_was_seen_and_counted_alike_is_verified() -> None:
-    """R141, R148, R150: by reading, never by counters. The API server's own stores are not listed, and are looked through all the same."""
+    """R141, R148, R150: by reading, never by counters; the API server's own stores are not listed."""
     findings = judge(census(), LISTED)
     assert faults(findings) == {}
     assert {finding.resource for finding in findings} == {
