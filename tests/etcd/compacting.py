@@ -21,7 +21,7 @@ from tests.controlplane.gateway import text
 from tests.controlplane.member import Member
 
 KEY = b"compact_rev_key"
-QUICK = Pace(rpc_timeout=1.0, rewatch=0.2, longest_rewatch=1.0, stall_grace=0.5)
+QUICK = Pace(rpc_timeout=3.0, rewatch=0.2, longest_rewatch=1.0, stall_grace=0.5)
 _COMPACT = re.compile(r'finished scheduled compaction","compact-revision":(\d+)')
 
 

@@ -179,7 +179,7 @@ async def test_when_the_leader_dies_in_mid_round_the_next_interval_is_compacted(
         # Frozen first, so that the next round is in flight when it dies.
         leader.pause()
         held = len(counts.rounds)
-        await until(lambda: counts.rounds[held:], "a round that met it", 10)
+        await until(lambda: counts.rounds[held:], "a round that met it", 20)
         leader.kill()
         known = compactor.compact_revision
         await until(lambda: compactor.compact_revision > known, "compacts again")
@@ -200,7 +200,7 @@ async def test_a_member_that_hangs_longer_than_the_interval_holds_up_no_more_tha
         asked.pause()
         try:
             known = compactor.compact_revision
-            await until(lambda: compactor.compact_revision > known + 1, "compacts", 10)
+            await until(lambda: compactor.compact_revision > known + 1, "compacts", 30)
             assert counts.rounds.count("error") <= 2
         finally:
             asked.resume()
