@@ -217,7 +217,8 @@ class World:
         for other in self.members.values():
             assert other.busy is None, f"{other.id} is still at it\n{told}"
             assert not other.down, f"{other.id} is down\n{told}"
-            assert other.lags_until <= now(), f"{other.id} has not caught up\n{told}"
+            ours = other.sender is not None and other.sender.state is process.state
+            assert not ours or other.lags_until <= now(), f"{other.id} lags\n{told}"
         slot = self.slot()
         assert slot is not None or self.was_full, f"sent without the slot\n{told}"
         if slot is not None:
@@ -225,8 +226,8 @@ class World:
             assert slot.holder == process.holder, f"sent under somebody else's slot\n{told}"
             assert slot.epoch == process.epoch or self.was_full, f"sent after a successor\n{told}"
             assert slot.member == member.id or self.was_full, f"sent unmarked\n{told}"
-        assert not self.state.phase.terminal, f"sent when all was over\n{told}"
-        row = next(row for row in self.state.rows if row.member_id == member.id)
+        assert not process.state.phase.terminal, f"sent when all was over\n{told}"
+        row = next(row for row in process.state.rows if row.member_id == member.id)
         assert row.in_flight, f"sent before the intent was written\n{told}"
         member.asked += 1
         member.sender = process
@@ -242,7 +243,7 @@ class World:
         sender = member.sender
         assert sender is not None
         # A leader that blocks for longer than the slot's TTL leaves nobody to renew it with.
-        if sender.leads and not self.state.phase.terminal and member.id != self.leader:
+        if sender.leads and not sender.state.phase.terminal and member.id != self.leader:
             kept = self.slot() is not None or not member.by_slot
             assert kept, "the slot was lost while its holder lived\n" + "\n".join(self.trail)
         member.db_size = member.in_use
@@ -284,6 +285,11 @@ class Process:
     @property
     def leads(self) -> bool:
         return self.alive and not self.replaced
+
+    @property
+    def state(self) -> RunState:
+        """The record of its run."""
+        return self.world.state
 
     async def at(self, what: str, effect: Callable[[], T], *, sent: bool = False) -> T:
         """An await: `effect` is what it does to the world. `sent`: it may be lost on the way."""
@@ -378,6 +384,20 @@ class Process:
 
     async def connect(self, *_: object, **__: object) -> PretendedCluster:
         return self.cluster(self)
+
+
+@dataclass(eq=False)
+class Rival(Process):
+    """Another operator, or a person at a terminal, with a run and a record of its own."""
+
+    own: RunState = field(default_factory=RunState)
+
+    @property
+    def state(self) -> RunState:
+        return self.own
+
+    async def record(self, state: RunState) -> None:
+        self.own = state
 
 
 class PretendedCluster:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from etcdmaint.defrag.run import Ending, Outcome, Phase, RunResult
 from etcdmaint.errors import LeadershipLost
 
-from .pretended import LEASE_FREE_AFTER, Fault, Process, World, now, timeless
+from .pretended import LEASE_FREE_AFTER, Fault, Process, Rival, World, now, timeless
 
 COMES_BACK_AFTER = 1.0
 
@@ -109,3 +109,30 @@ def test_whatever_goes_wrong_nothing_happens_that_must_not(
     world = World(takes, faults=faults, tells=tells, nospace=nospace)
     play(world)
     check(world)
+
+
+OF_ETCD = (Fault.REQUEST_LOST, Fault.ANSWER_LOST, Fault.LEADER_CHANGES, Fault.STANDS_STILL_A_WHILE)
+
+
+@settings(max_examples=int(os.environ.get("ETCDMAINT_EXAMPLES", "50")), deadline=None)
+@given(
+    takes=st.lists(st.sampled_from([0.5, 30.0, 90.0]), min_size=2, max_size=3),
+    faults=st.dictionaries(st.integers(0, 300), st.sampled_from(OF_ETCD), max_size=4),
+    late=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
+)
+def test_two_that_know_nothing_of_each_other_never_touch_two_members(
+    takes: list[float], faults: dict[int, Fault], late: float
+) -> None:
+    """D3, D60, D61: answers of the slot's transactions may be lost, of both."""
+    world = World(takes, faults=faults)
+    one, two = Process(world, "one"), Rival(world, "two", holder="ann@far")
+
+    async def both() -> list[RunResult]:
+        first = asyncio.create_task(one.sweep().run())
+        await asyncio.sleep(late)
+        second = asyncio.create_task(two.sweep(name="ann", uid="other").run())
+        return [await first, await second]
+
+    results = timeless(both())
+    assert all(result.state.phase.terminal for result in results)
+    assert all(member.asked <= 1 for member in world.members.values())
