@@ -42,10 +42,11 @@ from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.inventory import RunInventory
 from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming, Unelected, own_identity
 from etcdmaint.kube.resync import Resync
-from etcdmaint.kube.runs import Runner, RunParts
+from etcdmaint.kube.runs import Runner
 from etcdmaint.kube.schema import DefragSchema
 from etcdmaint.kube.storage_compression import CompressionMonitor
 from etcdmaint.kube.storage_compression_look import CompressionPace
+from etcdmaint.kube.surroundings import RunParts
 from etcdmaint.observability.http import application, serving
 from etcdmaint.observability.liveness import Checks, Freshness, beat
 from etcdmaint.observability.logging import LogFormat, configure

@@ -12,7 +12,7 @@ from etcdmaint.defrag.run import Phase
 from etcdmaint.handlers.framework import KopfStop
 from etcdmaint.kube.inventory import RunInventory
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
-from etcdmaint.kube.runs import StopSignal
+from etcdmaint.kube.surroundings import StopSignal
 
 _KIND = (COZYSTACK_GROUP, COZYSTACK_VERSION, DEFRAG_PLURAL)
 _OVER = (Phase.COMPLETE.value, Phase.FAILED.value)

@@ -23,8 +23,9 @@ from etcdmaint.kube.resources import (
     LEASES,
     ObjectRef,
 )
-from etcdmaint.kube.runs import DefragSurroundings, Runner, RunParts
+from etcdmaint.kube.runs import Runner
 from etcdmaint.kube.schema import DefragSchema, missing_additions
+from etcdmaint.kube.surroundings import DefragSurroundings, RunParts
 from tests.unit.kube.fakes import FakeApi, FakeFence
 
 REF = ObjectRef(ETCD_DEFRAGS, "ns", "now", "uid-now")

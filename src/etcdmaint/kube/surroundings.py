@@ -1,0 +1,208 @@
+"""What the sweep asks about the world, and whom it speaks to, for one EtcdDefrag.
+
+Everything is read afresh at each look: the object, its cluster, who else acts on it, and whether the
+installed CRD can be trusted to have kept what was asked for. This module must not know the sweep's order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from etcdmaint.api.defrag import EtcdDefrag, defrag_status
+from etcdmaint.api.vocabulary import ClusterKind
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.queue import RunQueue
+from etcdmaint.defrag.run import (
+    Fence,
+    Instrumentation,
+    MemberTurn,
+    Phase,
+    RunGone,
+    Severity,
+    Target,
+)
+from etcdmaint.defrag.timing import Timing
+from etcdmaint.errors import (
+    ClusterNotFound,
+    ClusterNotReady,
+    CredentialsUnavailable,
+    StopRequested,
+)
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.kube.client import Forbidden, Json, KubeApi, Unavailable
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.cozystack import paused_by
+from etcdmaint.kube.events import EventSink
+from etcdmaint.kube.journal import persist, read_object
+from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
+from etcdmaint.kube.schema import DefragSchema
+from etcdmaint.kube.status import read_state
+
+log = logging.getLogger(__name__)
+
+_AWAIT_MEMBERS = 60.0
+_FIRST_LOOKS = 2.0
+_OLDER = "OlderCRD"
+
+
+class StopSignal(Protocol):
+    """Whether a run is to stop: its object is deleted, or is no longer to be worked on."""
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+
+    async def wait(self, timeout: float) -> None:
+        """Return once it is, or after so many seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What all runs of one process share."""
+
+    api: KubeApi
+    clusters: Clusters
+    schema: DefragSchema
+    events: EventSink
+    fence: Fence
+    clock: Clock
+    instrumentation: Instrumentation
+    observer: RpcObserver
+    queue: RunQueue
+    timing: Timing
+    take_over: bool = False
+    accept_older_crd: bool = False
+
+
+def is_over(obj: Json) -> bool:
+    """Whether an EtcdDefrag's phase is a terminal one."""
+    phase = defrag_status(obj).phase
+    return phase is not None and phase.terminal
+
+
+@dataclass(frozen=True, slots=True)
+class DefragSurroundings:
+    """Implements `defrag.run.Surroundings` for one EtcdDefrag."""
+
+    parts: RunParts
+    ref: ObjectRef
+    defrag: EtcdDefrag
+    stop: StopSignal
+    draining: asyncio.Event
+
+    @property
+    def stopping(self) -> bool:
+        """The object is deleted, or this process ends."""
+        return self.stop.is_set() or self.draining.is_set()
+
+    async def nap(self, seconds: float) -> None:
+        """Sleep, but wake up at once to stop."""
+        waiting = [
+            asyncio.ensure_future(self.stop.wait(seconds)),
+            asyncio.ensure_future(self.draining.wait()),
+        ]
+        try:
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    async def look(self) -> Target:
+        """The cluster as it is now; waits while the Kubernetes API is away (D38)."""
+        return await persist(self._look, self.parts.fence, self.parts.clock, str(self.ref))
+
+    async def _look(self) -> Target:
+        if self.stopping:
+            raise StopRequested("asked to stop")
+        obj = await read_object(self.parts.api, self.ref)
+        await self._may_act(obj)
+        target = await self.parts.clusters.find(self.ref.namespace, self.defrag.spec.cluster_ref)
+        paused = paused_by("this EtcdDefrag", obj) or target.paused
+        return replace(target, paused=paused)
+
+    async def _may_act(self, obj: Json) -> None:
+        missing: tuple[str, ...] = ()
+        if not self.parts.accept_older_crd:
+            missing = await self.parts.schema.missing(self.parts.api.age(obj))
+        if missing:
+            raise ClusterNotReady(
+                _OLDER,
+                f"the installed CRD of EtcdDefrag lacks {', '.join(missing)}: install ours and "
+                "create this EtcdDefrag again, or run the operator with --accept-older-crd",
+            )
+        state = read_state(obj)
+        before = state.reason == _OLDER and state.phase is not Phase.RUNNING
+        if before and not self.parts.accept_older_crd:
+            # A dryRun that was dropped then does not come back with the newer CRD.
+            raise ClusterNotReady(
+                _OLDER,
+                "it was created through an older CRD, which may have dropped fields of it: "
+                "create it again",
+            )
+        if (
+            self.parts.take_over
+            or self.defrag.spec.cluster_ref.kind is not ClusterKind.ETCD_CLUSTER
+        ):
+            return
+        other = await self.parts.clusters.other_controller(obj)
+        if other:
+            raise ClusterNotReady(
+                "OtherController", f"{other}; --take-over makes this operator act all the same"
+            )
+
+    async def member_ids(self) -> dict[str, int]:
+        """Member IDs by name, as the other operator's EtcdMembers say them.
+
+        Where the cluster cannot be looked up for a minute, nothing: its members are then gone to us.
+        """
+        until = self.parts.clock.monotonic() + _AWAIT_MEMBERS
+        while not self.stopping and self.parts.clock.monotonic() < until:
+            try:
+                target = await self.look()
+            except (ClusterNotReady, CredentialsUnavailable):
+                await self.nap(_FIRST_LOOKS)
+            except ClusterNotFound:
+                break
+            else:
+                return {name: member_id for member_id, name in target.member_names.items()}
+        return {}
+
+    async def is_active(self, run: str, uid: str) -> bool:
+        """Whether the run that left its mark on the slot is still to be finished."""
+        namespace, _, name = run.partition("/")
+        other = ObjectRef(ETCD_DEFRAGS, namespace, name, uid)
+        try:
+            return not is_over(await read_object(self.parts.api, other))
+        except RunGone:
+            return False
+        except (Unavailable, Forbidden):
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class DefragAudience:
+    """Implements `defrag.run.Audience` for one EtcdDefrag."""
+
+    events: EventSink
+    ref: ObjectRef
+
+    def event(self, severity: Severity, reason: str, message: str) -> None:
+        """An Event on the object, and a line in the log."""
+        self.events.post(self.ref, severity, reason, message)
+
+    def turn(self, turn: MemberTurn) -> None:
+        """A line in the log; the row itself is in the status."""
+        log.info(
+            "a member's turn",
+            extra={
+                "object": str(self.ref),
+                "member": turn.row.name,
+                "outcome": turn.row.outcome.value,
+                "reason": turn.row.reason,
+                "position": turn.position,
+                "total": turn.total,
+                "expected_seconds": round(turn.expected_seconds, 1),
+            },
+        )
