@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from etcdmaint.compression.resources import Keyspace
-from etcdmaint.errors import ClusterNotHealthy, EtcdError
+from etcdmaint.errors import ClusterNotHealthy, EtcdError, PermissionDenied
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.metrics import MemberMetrics
-from etcdmaint.etcd.ranges import Cuts, RangeReader
+from etcdmaint.etcd.ranges import Cuts, RangeReader, no_cuts
 from etcdmaint.etcd.types import Member, MemberStatus, prefix_end
 
 # Entries of the raft log that a follower may be behind.
@@ -67,7 +67,11 @@ class ClusterSource:
         client = self._cluster.client(self.member.id)
 
         async def cuts() -> Cuts:
-            return await kubernetes_cuts(client, self._keyspace, timeout=self._timeout)
+            try:
+                return await kubernetes_cuts(client, self._keyspace, timeout=self._timeout)
+            except PermissionDenied:
+                # Who may read a part alone may not know of the namespaces.
+                return await no_cuts()
 
         return RangeReader(
             client,
