@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 
 from etcdmaint.defrag.lock import SLOT_KEY, SlotValue
 from etcdmaint.defrag.rule import Rule
-from etcdmaint.defrag.run import MemberTurn, Outcome, RunRequest, RunState, Severity, Target
+from etcdmaint.defrag.run import (
+    MemberTurn,
+    Outcome,
+    RunGone,
+    RunRequest,
+    RunState,
+    Severity,
+    Target,
+)
 from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.errors import (
     ConnectionLost,
@@ -274,6 +282,8 @@ class Process:
     cluster: Callable[[Process], PretendedCluster] = field(default_factory=lambda: PretendedCluster)
     alive: bool = True
     replaced: bool = False
+    vanished: bool = False
+    """Its object is not there any more."""
     still_until: float = 0.0
     active: set[str] = field(default_factory=set)
     on_turn: Callable[[MemberTurn], None] | None = None
@@ -340,6 +350,8 @@ class Process:
             raise LeadershipLost("another replica leads")
 
     async def look(self) -> Target:
+        if self.vanished:
+            raise RunGone("deleted by force")
         if self.stopping:
             raise StopRequested("asked to stop")
         return await self.at("look", lambda: self.target)
@@ -356,6 +368,8 @@ class Process:
 
     async def record(self, state: RunState) -> None:
         self.assert_held()
+        if self.vanished:
+            raise RunGone("deleted by force")
         await self.at("record", lambda: self.world.record(state))
         if self.on_record is not None:
             self.on_record(state)

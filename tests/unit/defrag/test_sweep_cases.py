@@ -83,7 +83,8 @@ class TestTheSlot:
         process = Process(world, "1")
 
         def vanish(state: RunState) -> None:
-            if in_flight(state):
+            process.vanished = in_flight(state)
+            if process.vanished:
                 raise RunGone("deleted by force")
 
         process.on_record = vanish
@@ -102,7 +103,8 @@ class TestTheSlot:
         process = Process(world, "1")
 
         def vanish(state: RunState) -> None:
-            if state.reason == "MemberFailed":
+            process.vanished = any(row.in_doubt for row in state.rows) and not in_flight(state)
+            if process.vanished:
                 raise RunGone("deleted by force")
 
         process.on_record = vanish
@@ -111,6 +113,24 @@ class TestTheSlot:
             with pytest.raises(RunGone):
                 await process.sweep().run()
             assert world.slot() is not None
+
+        timeless(main())
+
+    def test_a_member_in_doubt_is_waited_for_though_the_object_has_gone(self) -> None:
+        """D7, D33: and then the slot is free at once."""
+        world = World([400.0, 400.0], leader=1)
+        process = Process(world, "1")
+
+        def vanish(state: RunState) -> None:
+            process.vanished = state.reason == "WaitingForMember"
+
+        process.on_record = vanish
+
+        async def main() -> None:
+            with pytest.raises(RunGone):
+                await process.sweep().run()
+            assert now() > 400
+            assert world.slot() is None
 
         timeless(main())
 
