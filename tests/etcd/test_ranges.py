@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from etcdmaint.compression.resources import Keyspace
-from etcdmaint.compression.source import kubernetes_cuts
 from etcdmaint.errors import FutureRevision, PermissionDenied, RevisionCompacted, RPCTimeout
 from etcdmaint.etcd import ranges
 from etcdmaint.etcd.access import Access, Login, Tls
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.entries import Chunk, Entry
-from etcdmaint.etcd.ranges import Cuts, RangeReader
+from etcdmaint.etcd.ranges import RangeReader
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.tls import ClusterTls
@@ -145,40 +144,23 @@ async def test_large_values_take_the_memory_of_a_few(cluster: EtcdCluster) -> No
     assert max(sizes) <= 16_000_000
 
 
-async def test_parts_are_cut_at_resources_and_namespaces(
+async def test_pages_are_taken_from_parts_that_etcd_can_count_quickly(
     cluster: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """etcd counts the rest of a range with every page: the parts must be small."""
-    if cluster.version == "3.7":
-        pytest.skip("it streams")
-    monkeypatch.setattr(ranges, "_PART_KEYS", 150)
-    keyspace = Keyspace()
-    asked: list[tuple[bytes, bytes]] = []
+    """etcd counts the rest of a range with every page."""
+    monkeypatch.setattr(ranges, "_PART_KEYS", 100)
+    counted: list[int] = []
+
+    class Counting(RangeReader):
+        async def _page(self, *arguments: Any) -> Any:
+            answer, chunk = await super()._page(*arguments)
+            counted.append(answer.count)
+            return answer, chunk
+
     async with client_of(cluster) as client:
-        for name in range(7):
-            await client.put(b"/registry/namespaces/ns-%d" % name, b"k8s")
-
-        async def cuts() -> Cuts:
-            known = await kubernetes_cuts(client, keyspace, timeout=5.0)
-
-            def told(start: bytes, end: bytes) -> Sequence[bytes]:
-                asked.append((start, end))
-                found = known(start, end)
-                assert all(start < key and (end == b"\0" or key < end) for key in found)
-                assert list(found) == sorted(found)
-                return found
-
-            return told
-
-        reader = RangeReader(client, cuts=cuts)
-        found = await read(reader)
-        parts = [(first, last) async for first, last, _ in reader._parts(b"\0", b"\0", 0)]
-        await client.delete_range(b"/registry/namespaces/", b"/registry/namespaces0")
-    kept = [(each.key, each.value) for each in found if b"/namespaces/" not in each.key]
-    assert kept == list(PLANTED.items())
-    assert (b"/registry/configmaps/ns-3/", b"/registry/configmaps/ns-4/") in parts
-    assert len(parts) < 60
-    assert len(asked) < 60
+        found = await read(Counting(client, frugal=True))
+    assert [(each.key, each.value) for each in found] == list(PLANTED.items())
+    assert sum(counted) < 12 * len(PLANTED)
 
 
 async def test_a_stalled_member_ends_a_read_in_time(

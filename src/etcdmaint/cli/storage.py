@@ -209,8 +209,8 @@ def _identify(asked: Asked, style: str, _to_terminal: bool) -> int:
 def _show(asked: Asked, style: str, to_terminal: bool) -> int:
     """Show the object in a value, whatever layers are around it.
 
-    Protobuf is shown by the numbers of its fields, but for a few kinds that are known. A Secret's data is left out
-    unless --show-secrets is given.
+    Protobuf is shown by the numbers of its fields, but for a few kinds that are known. A Secret's
+    data is left out unless --show-secrets is given.
     """
     *_, (_, plaintext) = _layers(asked, opening=True)
     found = identify(plaintext)

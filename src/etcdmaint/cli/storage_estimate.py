@@ -103,7 +103,7 @@ def estimate(
             governor = Governor(asked.bytes_per_second, clock)
             walk = Walk(
                 progress,
-                ClusterSource(cluster, keyspace=asked.keyspace, timeout=timeout),
+                ClusterSource(cluster, timeout=timeout),
                 governor=governor,
                 clock=clock,
                 courtesy=SlotCourtesy(cluster),

@@ -104,7 +104,7 @@ def scan(
             if chain is not None:
                 await chain.connect()
             timeout = max(connection.command_timeout, 5.0)
-            source = ClusterSource(cluster, keyspace=asked.keyspace, timeout=timeout)
+            source = ClusterSource(cluster, timeout=timeout)
             clock = SystemClock()
             governor = Governor(asked.bytes_per_second, clock)
             courtesy = SlotCourtesy(cluster)

@@ -224,9 +224,7 @@ class _Verification:
     def _source(self) -> ClusterSource:
         from etcdmaint.compression.source import ClusterSource
 
-        return ClusterSource(
-            self._cluster, keyspace=self._asked.keyspace, timeout=self._timeout, serializable=False
-        )
+        return ClusterSource(self._cluster, timeout=self._timeout, serializable=False)
 
     def _decrypt_for(self, group: str, resource: str) -> Decrypt | None:
         return self._asked.decrypt_for(self._chain)(group, resource)

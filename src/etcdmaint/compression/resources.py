@@ -194,10 +194,6 @@ class Keyspace:
             known = _octets(f"{group}/{resource}")
         return self._root + known + b"/"
 
-    def prefixes(self) -> tuple[bytes, ...]:
-        """The prefixes of all built-in resources, sorted."""
-        return tuple(sorted({self._root + prefix + b"/" for prefix in _RESOURCES}))
-
     def key(self, location: Location) -> bytes:
         """The key of an object; the reverse of `locate`."""
         prefix = self.prefix(location.group, location.resource)

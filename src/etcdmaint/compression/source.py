@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from etcdmaint.compression.resources import Keyspace
-from etcdmaint.errors import ClusterNotHealthy, EtcdError, PermissionDenied
-from etcdmaint.etcd.client import MemberClient
+from etcdmaint.errors import ClusterNotHealthy, EtcdError
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.metrics import MemberMetrics
-from etcdmaint.etcd.ranges import Cuts, RangeReader, no_cuts
-from etcdmaint.etcd.types import Member, MemberStatus, prefix_end
+from etcdmaint.etcd.ranges import RangeReader
+from etcdmaint.etcd.types import Member, MemberStatus
 
 # Entries of the raft log that a follower may be behind.
 _LAG = 1000
@@ -39,14 +37,12 @@ class ClusterSource:
         self,
         cluster: ClusterClient,
         *,
-        keyspace: Keyspace,
         timeout: float = 10.0,
         serializable: bool = True,
         frugal: bool = False,
     ) -> None:
         self.member: Member | None = None
         self._cluster = cluster
-        self._keyspace = keyspace
         self._timeout = timeout
         self._serializable = serializable
         self._frugal = frugal
@@ -66,18 +62,10 @@ class ClusterSource:
         self.member = choose(self._cluster.members, statuses, metrics)
         client = self._cluster.client(self.member.id)
 
-        async def cuts() -> Cuts:
-            try:
-                return await kubernetes_cuts(client, self._keyspace, timeout=self._timeout)
-            except PermissionDenied:
-                # Who may read a part alone may not know of the namespaces.
-                return await no_cuts()
-
         return RangeReader(
             client,
             serializable=self._serializable,
             timeout=self._timeout,
-            cuts=cuts,
             frugal=self._frugal,
         )
 
@@ -114,35 +102,3 @@ def choose(
         told = "; ".join(f"{name} {fault}" for name, fault in faults.items())
         raise ClusterNotHealthy("NoReader", f"no member is fit to be read from: {told}")
     return min(fit, key=lambda each: each[:2])[2]
-
-
-async def kubernetes_cuts(client: MemberClient, keyspace: Keyspace, *, timeout: float) -> Cuts:
-    """Where the keys of Kubernetes may be cut: at each resource and each namespace in it.
-
-    A guess is as good as the truth: what is not known here is in one piece with what is before it.
-    """
-
-    async def names(group: str, resource: str) -> list[bytes]:
-        prefix = keyspace.prefix(group, resource)
-        found = await client.range(
-            prefix, prefix_end(prefix), keys_only=True, serializable=True, timeout=timeout
-        )
-        return [kv.key[len(prefix) :] for kv in found.kvs]
-
-    namespaces = await names("", "namespaces")
-    prefixes = set(keyspace.prefixes())
-    for name in await names("apiextensions.k8s.io", "customresourcedefinitions"):
-        plural, _, group = name.partition(b".")
-        prefixes.add(keyspace.root + group + b"/" + plural + b"/")
-    resources = sorted(prefixes)
-
-    def cuts(start: bytes, end: bytes) -> Sequence[bytes]:
-        def inside(keys: Sequence[bytes]) -> list[bytes]:
-            return [key for key in keys if start < key and (end == b"\0" or key < end)]
-
-        if between := inside(resources):
-            return between
-        below = [prefix for prefix in resources if start.startswith(prefix)]
-        return inside([below[-1] + name + b"/" for name in namespaces]) if below else ()
-
-    return cuts

@@ -8,7 +8,7 @@ keys. What the keys mean, and what to do when a member or a revision goes away, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -20,16 +20,16 @@ from etcdmaint.etcd.calls import Rpc, Sending
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.entries import Answer, Chunk, parse
 from etcdmaint.etcd.proto import etcd_pb2 as pb
+from etcdmaint.etcd.window import Window
 
-__all__ = ["Cuts", "RangeReader", "no_cuts"]
+__all__ = ["RangeReader"]
 
 _RANGE = Rpc("/etcdserverpb.KV/Range", pb.RangeResponse)
 _RANGE_STREAM = Rpc("/etcdserverpb.KV/RangeStream", pb.RangeStreamResponse, has_header=False)
 
-# A part that is larger than this, in keys, is cut in two if anybody knows where.
+# etcd counts what is left with each page: above this, in keys, a page is taken from a part of it.
 _PART_KEYS = 10_000
-# A page has about so many bytes. Where this means fewer than 1,000 keys, a page is so expensive to
-# send that counting the rest of the part does not matter.
+# A page has about so many bytes.
 _PAGE_BYTES = 2 << 20
 _FIRST_PAGE_KEYS = 8
 # Where small values end and large ones begin, a page is as large as its keys allow.
@@ -37,23 +37,13 @@ _PAGE_KEYS = 4_000
 # For a reader that must be small; a page where large values begin is then some megabytes at most.
 _FRUGAL_BYTES = 512 << 10
 _FRUGAL_KEYS = 250
-# With each page etcd counts the rest: a part that cannot be cut gets no more pages than this.
-_MOST_PAGES = 400
-
-Cuts = Callable[[bytes, bytes], Sequence[bytes]]
-"""Keys inside a range (start, end; `b"\\0"`: no end), sorted, at which it may be cut."""
-
-
-async def no_cuts() -> Cuts:
-    """Nothing is known of the keys."""
-    return lambda _start, _end: ()
 
 
 class RangeReader:
     r"""Reads ranges of one member; `b"\0"` as the end is no end, as the start it is the first key.
 
     `timeout` is for each message, in seconds. Serializable reads are the member's own, perhaps
-    behind the others. `cuts` is asked for once, and only where etcd cannot stream.
+    behind the others.
 
     `frugal` reads small pages whatever etcd can do: it streams as much at once as it sees fit, and a
     process may have to do with less memory. It costs etcd some counting, and the reader time.
@@ -65,14 +55,11 @@ class RangeReader:
         *,
         serializable: bool = True,
         timeout: float = 10.0,
-        cuts: Callable[[], Awaitable[Cuts]] = no_cuts,
         frugal: bool = False,
     ) -> None:
         self.client = client
         self._serializable = serializable
         self._timeout = timeout
-        self._find_cuts = cuts
-        self._cuts: Cuts | None = None
         self._streams: bool | None = False if frugal else None
         self._page_bytes = _FRUGAL_BYTES if frugal else _PAGE_BYTES
         self._page_keys = _FRUGAL_KEYS if frugal else _PAGE_KEYS
@@ -174,30 +161,26 @@ class RangeReader:
             raise
 
     async def _pages(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
-        keys = _FIRST_PAGE_KEYS
-        async with aclosing(self._parts(start, end, revision)) as parts:
-            async for first, last, count in parts:
-                more, least = True, count // _MOST_PAGES
-                while more:
-                    try:
-                        answer, chunk = await self._page(first, last, revision, keys)
-                    except errors.MessageTooLarge:
-                        if keys == 1:
-                            raise
-                        keys = max(keys // 8, 1)
-                        continue
-                    more = answer.more
-                    if answer.entries:
-                        first = answer.entries[-1].key + b"\0"
-                        fitting = int(self._page_bytes / self._mean)
-                        keys = max(1, min(fitting, 4 * keys, self._page_keys), min(least, 4 * keys))
-                        del answer
-                        yield chunk
-                        del chunk
+        window = Window(start, end, _PART_KEYS)
+        keys, more = _FIRST_PAGE_KEYS, True
+        while more or window.widen():
+            try:
+                answer, chunk = await self._page(window, revision, keys)
+            except errors.MessageTooLarge:
+                if keys == 1:
+                    raise
+                keys = max(keys // 8, 1)
+                continue
+            more = answer.more
+            if answer.entries:
+                window.passed([entry.key for entry in answer.entries], answer.count)
+                fitting = int(self._page_bytes / self._mean)
+                keys = max(1, min(fitting, 4 * keys, self._page_keys))
+                del answer
+                yield chunk
+                del chunk
 
-    async def _page(
-        self, start: bytes, end: bytes, revision: int, keys: int
-    ) -> tuple[Answer, Chunk]:
+    async def _page(self, window: Window, revision: int, keys: int) -> tuple[Answer, Chunk]:
         caller = self.client.caller
 
         async def exchange(sending: Sending) -> tuple[Answer, Chunk]:
@@ -206,27 +189,10 @@ class RangeReader:
             answer = parse(data, streamed=False, mean=self._mean)
             return answer, self._note(answer, len(data))
 
-        request = self._request(start, end, revision, keys)
+        request = self._request(window.position, window.bound, revision, keys)
         answer, chunk = await caller.call(_RANGE, request, self._timeout, exchange)
         caller.verify(_RANGE, answer)
         return answer, chunk
-
-    async def _parts(
-        self, start: bytes, end: bytes, revision: int
-    ) -> AsyncGenerator[tuple[bytes, bytes, int], None]:
-        """The range in pieces that are small, or cannot be cut, and not empty; with their keys."""
-        if self._cuts is None:
-            self._cuts = await self._find_cuts()
-        todo = [(start, end)]
-        while todo:
-            first, last = todo.pop()
-            count = await self.count(first, last, revision)
-            inside = self._cuts(first, last) if count > _PART_KEYS else ()
-            if inside:
-                middle = inside[len(inside) // 2]
-                todo += [(middle, last), (first, middle)]
-            elif count:
-                yield first, last, count
 
 
 class _Stream:

@@ -81,7 +81,7 @@ async def count_stored(
             state = Audit(Census(keyspace, keep=0), Progress(spans=(span,)))
             await audit(
                 state,
-                ClusterSource(cluster, keyspace=keyspace, timeout=timeout, frugal=True),
+                ClusterSource(cluster, timeout=timeout, frugal=True),
                 bytes_per_second=bytes_per_second,
                 clock=clock,
                 courtesy=courtesy,
