@@ -222,11 +222,19 @@ def two_operators(
         for number, url in enumerate(urls):
             connect(plane, namespace, [url], name=f"etcd-{number}", **spec)
         operator = OperatorProcess(
-            folder, plane, user=namespace, lease_namespace=namespace, namespaces=[namespace]
+            folder,
+            plane,
+            user=namespace,
+            lease_namespace=namespace,
+            namespaces=[namespace],
+            # A busy machine must not cost anybody the Lease in the middle.
+            lease_duration=137.0,
+            renew_deadline=107.0,
+            retry_period=26.0,
         )
         stack.callback(operator.kill)
         operator.start()
-        operator.wait_leading()
+        operator.wait_leading(120.0)
         operators[name] = operator
 
         def measured(namespace: str = namespace, name: str = name) -> bool:
