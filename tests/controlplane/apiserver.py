@@ -198,6 +198,8 @@ class ControlPlane:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        if self._own_etcd:
+            self.etcd.close()
 
     def _files(self) -> list[str]:
         folder = self.folder / "pki"

@@ -72,7 +72,7 @@ def etcd_cluster_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         yield start
     finally:
         for cluster in started:
-            cluster.stop()
+            cluster.close()
 
 
 @pytest.fixture(scope="session")
