@@ -196,7 +196,6 @@ class Target:
     seeds: tuple[Endpoint, ...]
     access: Access = field(default_factory=Access)
     metrics_port: int | None = None
-    metrics_plaintext: bool = False
     volume_size: int | None = None
     quota_bytes: int | None = None
     desired: tuple[DesiredMember, ...] | None = None

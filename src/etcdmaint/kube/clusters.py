@@ -126,7 +126,6 @@ class Clusters:
             seeds=reading.endpoints(),
             access=Access(tls=tls, login=login, address_map=self.address_map),
             metrics_port=cozystack.METRICS_PORT,
-            metrics_plaintext=True,
             volume_size=reading.volume_size,
             quota_bytes=reading.quota_bytes,
             desired=desired,
