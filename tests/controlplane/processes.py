@@ -136,15 +136,27 @@ class Server:
                 process.stdin.close()
 
     def pause(self) -> None:
-        """Stop it with SIGSTOP: it keeps its connections and answers nobody."""
+        """Stop it with SIGSTOP: it keeps its connections and answers nobody.
+
+        Once this returns: on a busy machine a thread may go on for a while after the signal.
+        """
         self._signal(signal.SIGSTOP)
         self._paused = True
+        wait_until(self._still, f"{self.name} has stopped", 10.0, pause=0.002)
 
     def resume(self) -> None:
         """Let a paused server go on."""
         if self._paused:
             self._signal(signal.SIGCONT)
             self._paused = False
+
+    def _still(self) -> bool:
+        """Whether every thread is stopped; true for a process that has ended."""
+        states = set()
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                states.add(stat.read_text().rpartition(")")[2].split()[0])
+        return states <= {"T", "Z", "X"}
 
     def log_text(self) -> str:
         """Everything it has said so far."""
