@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -87,15 +88,18 @@ def fill(cluster: EtcdCluster, values: Iterator[tuple[bytes, bytes]]) -> int:
 def measure(command: Sequence[str], member: Member) -> Cost:
     """Run it to its end, with its output thrown away."""
     proc = Path(f"/proc/{member.pid}")
-    # The kernel's high-water mark begins anew.
-    (proc / "clear_refs").write_text("5")
-    before, base = _cpu(proc), _peak(proc)
-    told = subprocess.run(
-        [sys.executable, "-S", "-c", _LAUNCHER, *command], check=True, stdout=subprocess.PIPE
-    ).stdout.split()
+    before, base = _cpu(proc), _anonymous(proc)
+    peak = base
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", _LAUNCHER, *command], stdout=subprocess.PIPE
+    ) as process:
+        while process.poll() is None:
+            peak = max(peak, _anonymous(proc))
+            time.sleep(0.02)
+        told = process.communicate()[0].split()
     assert int(told[0]) in (0, 10), command
     seconds, memory, cpu = float(told[1]), int(told[2]) * 1024, float(told[3])
-    return Cost(seconds, cpu, memory, _cpu(proc) - before, _peak(proc) - base)
+    return Cost(seconds, cpu, memory, _cpu(proc) - before, peak - base)
 
 
 def _cpu(proc: Path) -> float:
@@ -103,9 +107,10 @@ def _cpu(proc: Path) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _peak(proc: Path) -> int:
+def _anonymous(proc: Path) -> int:
+    """etcd's own memory: pages of the database that it has mapped come and go as the kernel likes."""
     for line in (proc / "status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     raise AssertionError
 

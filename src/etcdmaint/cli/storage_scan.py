@@ -49,7 +49,7 @@ EXIT_CODES = (
 @click.option(
     "--history",
     is_flag=True,
-    help="Also count what old revisions hold: reads everything once more, as it was.",
+    help="Also count what old revisions hold: reads everything twice more, as it was and as it is.",
 )
 @click.option("--redact", is_flag=True, help="Cut keys after their namespace.")
 @click.option("--resume", metavar="TOKEN", help="Go on where a scan was broken off.")
