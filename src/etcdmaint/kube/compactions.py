@@ -54,13 +54,18 @@ class RefusalCounter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperPace:
-    """Seconds."""
+    """Seconds. `look_least` and `look_most` bound a share of the interval between two looks."""
 
-    look: float = 15.0
+    look_least: float = 5.0
+    look_most: float = 60.0
     retry: float = 15.0
     rewrite: float = 600.0
     rpc_timeout: float = 5.0
     stall_grace: float = 5.0
+
+    def look(self, interval: float) -> float:
+        """How long a look holds good: what is told is at most a fifth of an interval old."""
+        return min(self.look_most, max(self.look_least, interval / 5))
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +82,8 @@ class _Asking:
     user: str = ""
     stalled: bool = False
     refused: str = ""
+    told: Account | None = None
+    """What the status is known to say."""
     written_at: float = -math.inf
 
 
@@ -185,7 +192,7 @@ class CompactionKeeper:
         except Exception:
             # The outermost shell of one object: the others go on, and so does this one.
             log.exception("a fault with compaction", extra={"object": str(known.ref)})
-        return self._pace.look if known.hold is not None else self._pace.retry
+        return self._pace.retry if known.hold is None else self._pace.look(known.hold.interval)
 
     def _interval(self, known: _Asking) -> float:
         """What the object asks for, in seconds; 0 for nothing. A fault is told once."""
@@ -295,7 +302,10 @@ class CompactionKeeper:
     async def _publish(self, known: _Asking, account: Account | None) -> None:
         now = self._clock.monotonic()
         stale = now - known.written_at >= self._pace.rewrite
+        if account is not None and account == known.told and not stale:
+            return
         if write_account(known.obj, account, self._clock.now(), stale=stale) is None:
+            known.told = account
             return
         ref = known.ref
         try:
@@ -310,7 +320,7 @@ class CompactionKeeper:
             written = await self._api.patch_status(ref, patch, version)
             if wish(ref.resource, written) == wish(ref.resource, known.obj):
                 known.obj = written
-            known.written_at = now
+            known.written_at, known.told = now, account
         except Conflict:
             # Somebody else was at it: the next look compares with what stands there then.
             self._api.observer.status_conflict()
