@@ -50,8 +50,13 @@ class Client:
             kind = KINDS[self._random.randrange(len(KINDS))]
             path = f"{kind.path}/seed-{self._random.randrange(1, self._objects):05d}"
             began = time.perf_counter()
-            self._connection.request("GET", path, headers=headers)
-            answer = self._connection.getresponse()
+            try:
+                self._connection.request("GET", path, headers=headers)
+                answer = self._connection.getresponse()
+            except http.client.RemoteDisconnected:
+                # Now and then an API server closes a connection; http.client opens another one.
+                self._connection.close()
+                continue
             answer.read()
             found.append(time.perf_counter() - began)
             assert answer.status == 200, path
