@@ -102,7 +102,7 @@ class Policies:
         return str(condition(self.get(name), kind).get("message", ""))
 
     def wait(
-        self, kind: str, status: str, reason: str, name: str = "policy", timeout: float = 30.0
+        self, kind: str, status: str, reason: str, name: str = "policy", timeout: float = 90.0
     ) -> None:
         """Until a condition says so."""
         until(
