@@ -50,6 +50,9 @@ CRDS = (
 )
 EXAMPLE_PORTS = (12379, 22379, 32379)
 
+COMPACTION_SECONDS = 6
+"""The API server's own interval; 5 minutes in life."""
+
 TTL_SECONDS = 5
 DEFRAG_SECONDS = "etcd_disk_backend_defrag_duration_seconds_sum"
 NAME_WIDTH = 15
@@ -157,7 +160,9 @@ def tell(folder: Path, *, keep: bool) -> None:
         say(f"{name:{NAME_WIDTH}}{build.program(name, say)}")
     with contextlib.ExitStack() as stack:
         step("A kube-apiserver on an etcd of its own")
-        plane = stack.enter_context(ControlPlane(folder / "kubernetes"))
+        plane = stack.enter_context(
+            ControlPlane(folder / "kubernetes", compaction_interval=f"{COMPACTION_SECONDS}s")
+        )
         say(f"{plane.url}, ready")
         step("Another etcd with three members, where much was written and then deleted")
         cluster = stack.enter_context(EtcdCluster(folder / "etcd"))
@@ -172,7 +177,7 @@ def tell(folder: Path, *, keep: bool) -> None:
         outcome = run(plane, cluster, operator, folder)
         problems = judge(outcome, cluster, before, client)
         show(outcome, cluster, client)
-        problems = [*problems, *compression(plane, operator)]
+        problems = [*problems, *compaction(plane), *compression(plane, operator)]
         for problem in problems:
             say(f"NOT AS IT SHOULD BE: {problem}")
         if keep:
@@ -337,6 +342,30 @@ def show(outcome: Any, cluster: EtcdCluster, client: Client) -> None:
         f"after {client.beats} renewals"
     )
     say(f"Reclaimed in all: {outcome.get('reclaimed', '?')}")
+
+
+def compaction(plane: ControlPlane) -> Sequence[str]:
+    """Two rounds of the election beside the API server: one is won, one is lost."""
+    step(f"Compaction, beside a kube-apiserver that compacts every {COMPACTION_SECONDS} s")
+    problems = []
+    # Whoever asks for less history than the API server wins, unless its tick falls into that second.
+    for interval, wanted, tries in ((1, "won: ", 8), (2 * COMPACTION_SECONDS + 1, "lost: ", 1)):
+        command = ["compact", "once", f"--interval={interval}s", endpoints(plane.etcd)]
+        say(f"$ etcdmaint {' '.join(command)}")
+        for _ in range(tries):
+            done = subprocess.run(
+                [sys.executable, "-m", "etcdmaint", *command],
+                check=True,
+                timeout=60,
+                capture_output=True,
+                text=True,
+            )
+            if wanted in done.stdout:
+                break
+        else:
+            problems.append(f"a round of {interval} s was not {wanted.strip(': ')}")
+        say(done.stdout.rstrip())
+    return problems
 
 
 def compression(plane: ControlPlane, operator: Server) -> Sequence[str]:
