@@ -97,7 +97,7 @@ def test_a_hundred_runs_at_once_are_all_carried_out_one_after_another(
     etcd = etcd_cluster_factory(size=1)
     etcd.fill(bytes_live=200_000, bytes_deleted=200_000)
     connect(plane, namespace, etcd)
-    operator = start_operator(timing={"queue_interval": 0.3})
+    operator = start_operator(timing={"queue_interval": 0.3, "commit_interval": 0.05})
     threads = [
         threading.Thread(target=ask, args=(plane, namespace), kwargs={"name": f"run-{n:03}"})
         for n in range(100)
