@@ -34,6 +34,7 @@ class ClusterClient:
         timeout: float,
         observer: RpcObserver | None,
         metrics_port: int | None,
+        keepalive: float = 10.0,
     ) -> None:
         """Only remembers: `connect` is the way to make one."""
         self.cluster_id = 0
@@ -42,6 +43,7 @@ class ClusterClient:
         self._timeout = timeout
         self._observer = observer
         self._metrics_port = metrics_port
+        self._keepalive = keepalive
         self._metrics_at: dict[int, Endpoint] = {}
         self._members: dict[int, Member] = {}
         self._clients: dict[int, MemberClient] = {}
@@ -59,18 +61,26 @@ class ClusterClient:
         timeout: float = 5.0,
         observer: RpcObserver | None = None,
         metrics_port: int | None = None,
+        keepalive: float = 10.0,
     ) -> Self:
         """Find the members from `seeds` and open a verified channel to each that can be reached.
 
         It is done within one and a half `timeout` (seconds), whoever hangs; `timeout` is also the
         members' default for each call. `metrics_port`: where members serve /metrics, if not at the
-        client URL. Raises ClusterNotHealthy (`MixedClusters`) if the seeds belong to different
-        clusters, and an EtcdError if none of them gives a member list. Members that cannot be
-        reached are no error here: `client` says why.
+        client URL; `keepalive` as `MemberClient` has it. Raises ClusterNotHealthy (`MixedClusters`)
+        if the seeds belong to different clusters, and an EtcdError if none of them gives a member
+        list. Members that cannot be reached are no error here: `client` says why.
         """
         if not seeds:
             raise InvalidInput("endpoints", "at least one is needed")
-        cluster = cls(seeds, access, timeout=timeout, observer=observer, metrics_port=metrics_port)
+        cluster = cls(
+            seeds,
+            access,
+            timeout=timeout,
+            observer=observer,
+            metrics_port=metrics_port,
+            keepalive=keepalive,
+        )
         try:
             await cluster._start()
         except BaseException:
@@ -175,7 +185,13 @@ class ClusterClient:
     async def _start(self) -> None:
         deadline = self._deadline(1.0)
         clients = [
-            MemberClient(seed, self._access, timeout=self._timeout, observer=self._observer)
+            MemberClient(
+                seed,
+                self._access,
+                timeout=self._timeout,
+                observer=self._observer,
+                keepalive=self._keepalive,
+            )
             for seed in self._seeds
         ]
         try:
@@ -237,6 +253,7 @@ class ClusterClient:
                 observer=self._observer,
                 identity=identity,
                 session=self._learners if member.is_learner else None,
+                keepalive=self._keepalive,
             )
             for endpoint in endpoints
         ]

@@ -62,6 +62,8 @@ class KeeperPace:
     rewrite: float = 600.0
     rpc_timeout: float = 5.0
     stall_grace: float = 5.0
+    keepalive: float = 30.0
+    """As kube-apiserver's own compactor has it: its watch is always open, and many are (C39)."""
 
     def look(self, interval: float) -> float:
         """How long a look holds good: what is told is at most a fifth of an interval old."""
@@ -79,6 +81,8 @@ class _Asking:
     task: asyncio.Task[None] | None = None
     hold: Hold | None = None
     generation: int = -1
+    read: tuple[object, ...] = ()
+    interval: float = 0.0
     user: str = ""
     stalled: bool = False
     refused: str = ""
@@ -196,6 +200,12 @@ class CompactionKeeper:
 
     def _interval(self, known: _Asking) -> float:
         """What the object asks for, in seconds; 0 for nothing. A fault is told once."""
+        wished = wish(known.ref.resource, known.obj)
+        if known.read != wished:
+            known.read, known.interval = wished, self._read_interval(known)
+        return known.interval
+
+    def _read_interval(self, known: _Asking) -> float:
         try:
             interval = read_interval(known.ref.resource, known.obj)
         except InvalidInput as error:
@@ -270,6 +280,7 @@ class CompactionKeeper:
             timeout=self._pace.rpc_timeout,
             observer=self._observer,
             metrics_port=target.metrics_port,
+            keepalive=self._pace.keepalive,
         )
 
     async def _let_go(self, known: _Asking) -> None:
