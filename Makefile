@@ -36,7 +36,7 @@ test: programs ## Install and run every test
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
 
 unit: install ## Run only the tests that need no server
-	@$(BIN)/python -m pytest -q -n $(WORKERS) tests/unit
+	@$(BIN)/python -m pytest -q tests/unit
 
 check: install ## Lint, types, import rules
 	@$(BIN)/ruff check .
