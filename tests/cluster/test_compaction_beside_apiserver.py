@@ -133,7 +133,8 @@ async def test_exactly_one_compaction_in_each_interval_of_the_shorter(
         assert seen.versions == list(range(seen.versions[0], seen.versions[0] + len(seen.at)))
         assert seen.values == sorted(set(seen.values)), "compacted to one revision twice"
         gaps = seen.gaps[begun:]
-        assert min(gaps) > shorter * 0.9
+        # When a round is seen depends on how busy the machine is; two in one interval would show.
+        assert min(gaps) > shorter * 0.6
         assert max(gaps) < shorter * 2 + HICCUP, gaps
         assert "error" not in counts.rounds[first_round:]
         await until(lambda: compactor.compact_revision == seen.values[-1], "both know", 5)
@@ -218,7 +219,8 @@ async def test_when_the_last_winner_is_killed_the_other_goes_on(
                 await until(lambda: len(seen.at) >= before + 3, "the other goes on", 30)
             gaps = seen.gaps[before - 1 :]
             assert interval < gaps[0] < 2 * interval, gaps
-            assert all(interval * 0.95 < gap < interval * 1.5 for gap in gaps[1:]), gaps
+            # When a round is seen depends on how busy the machine is; that none is missing or double does not.
+            assert all(interval * 0.75 < gap < interval * 1.75 for gap in gaps[1:]), gaps
             if victim == "ours":
                 assert complaints(plane) == []
         finally:

@@ -478,5 +478,5 @@ def test_the_kubernetes_api_may_be_away_and_much_may_be_asked_for(
     until(lambda: operator.probe("readyz") == 503, "the API is missed", 20)
     assert policies.file() == before
     api.away = False
-    until(lambda: policies.file() != before, "caught up with", 40)
+    until(lambda: policies.file() != before, "caught up with", 120)
     assert operator.probe("healthz") == 200
