@@ -23,6 +23,7 @@ from tests.cluster.test_operator_cozystack import Cozystack
 from tests.cluster.test_operator_killed import Killer
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.kubeapi import ApiError
 
 pytestmark = pytest.mark.cluster
 
@@ -64,11 +65,21 @@ def place(older: ControlPlane, request: pytest.FixtureRequest) -> str:
 def installed(older: ControlPlane) -> None:
     """Each test begins with the older one."""
     older.apply(OLDER)
-    until(lambda: not serves_ours(older), "the older CRD is served", 30)
+    until(lambda: serves_ours(older) is False, "the older CRD is served", 30)
 
 
-def serves_ours(plane: ControlPlane) -> bool:
-    return "leaderTransfer" in str(plane.api.request("GET", f"/openapi/v3/apis/{DEFRAG_API}"))
+def serves_ours(plane: ControlPlane) -> bool | None:
+    """Whether the published schema is ours; None while there is none.
+
+    An API server publishes a group's schema some time after its CRDs are established.
+    """
+    try:
+        published = plane.api.request("GET", f"/openapi/v3/apis/{DEFRAG_API}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return "leaderTransfer" in str(published)
 
 
 def post(plane: ControlPlane, namespace: str, name: str, spec: Any) -> None:
