@@ -26,7 +26,7 @@ from tests.cluster.objects import (
     phase_of,
     status_of,
 )
-from tests.cluster.operator_proxy import ApiProxy, Write
+from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import OperatorProcess, until
 from tests.cluster.peers import (
     BABBLE,
@@ -38,12 +38,11 @@ from tests.cluster.peers import (
     web_server,
 )
 from tests.cluster.test_connections_status import put_secret
+from tests.cluster.turns import filled, first_turn_stalled
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.certificates import CertificateAuthority
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
-from tests.controlplane.member import Member
-from tests.controlplane.stalling import hold_snapshot
 from tests.controlplane.tls import ClusterTls
 
 pytestmark = pytest.mark.cluster
@@ -257,21 +256,12 @@ def test_a_turn_that_outlasts_its_timeout_is_waited_out_and_fails_the_run(
     etcd_cluster_factory: EtcdClusterFactory,
 ) -> None:
     """D33, D34: no second RPC, nobody else touched; and another cluster's run is not held up (D3)."""
-    etcd = etcd_cluster_factory()
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    etcd = filled(etcd_cluster_factory)
     small = etcd_cluster_factory(size=1)
     connect(plane, namespace, etcd)
     connect(plane, namespace, small, name="small")
     start_operator(kubeconfig=proxy.kubeconfig, timing={"member_timeout": 1.0, "rpc_timeout": 1.0})
-    held: list[Member] = []
-    with contextlib.ExitStack() as stalled:
-
-        def stall(write: Write) -> None:
-            if write.in_flight and write.name == "now" and not held:
-                held.append(next(m for m in etcd.members if m.name == write.in_flight))
-                stalled.enter_context(hold_snapshot(held[0]))
-
-        proxy.after = stall
+    with first_turn_stalled(proxy, etcd) as held:
         ask(plane, namespace)
 
         def reason() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import subprocess
 import sys
@@ -28,9 +27,9 @@ from tests.cluster.objects import (
 )
 from tests.cluster.operator_proxy import ApiProxy, Write
 from tests.cluster.operators import OperatorProcess, grant_everywhere, until
+from tests.cluster.turns import filled, first_turn_stalled, in_flight
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.fixtures import EtcdClusterFactory
-from tests.controlplane.member import Member
 from tests.controlplane.stalling import hold_snapshot
 
 pytestmark = pytest.mark.cluster
@@ -47,8 +46,7 @@ def test_two_runs_for_one_etcd_by_two_names_take_turns(
     etcd_cluster_factory: EtcdClusterFactory,
 ) -> None:
     """D3, D60: serialized by the etcd cluster's ID; the second says whom it waits for."""
-    etcd = etcd_cluster_factory()
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    etcd = filled(etcd_cluster_factory)
     connect(plane, namespace, etcd, name="one")
     connect(plane, namespace, etcd.client_urls[1:2], name="other")
     with hold_snapshot(etcd.members[2]):
@@ -126,8 +124,7 @@ def test_a_person_with_the_command_line_is_told_who_holds_the_cluster(
     etcd_cluster_factory: EtcdClusterFactory,
 ) -> None:
     """D60, D63: exit 5 with the holder's name, and not a single RPC more."""
-    etcd = etcd_cluster_factory()
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    etcd = filled(etcd_cluster_factory)
     connect(plane, namespace, etcd)
     start_operator(kubeconfig=proxy.kubeconfig)
     answers: list[subprocess.CompletedProcess[str]] = []
@@ -175,25 +172,16 @@ def test_an_api_server_that_is_away_for_30_s_in_mid_sweep_costs_nothing_but_time
     own_plane: ControlPlane, tmp_path: Path, etcd_cluster_factory: EtcdClusterFactory
 ) -> None:
     """D32, D38: the member in flight is finished, no other begins, nothing is repeated or lost."""
-    etcd = etcd_cluster_factory()
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    etcd = filled(etcd_cluster_factory)
     connect(own_plane, "work", etcd)
     lease = {"lease_duration": 60.0, "renew_deadline": 45.0, "retry_period": 5.0}
-    held: list[Member] = []
     with (
         ApiProxy(own_plane, tmp_path) as proxy,
         OperatorProcess(tmp_path, own_plane, kubeconfig=proxy.kubeconfig, **lease) as operator,
     ):
-        with contextlib.ExitStack() as stalled:
-
-            def stall(write: Write) -> None:
-                if write.in_flight and not held:
-                    held.append(next(m for m in etcd.members if m.name == write.in_flight))
-                    stalled.enter_context(hold_snapshot(held[0]))
-
-            proxy.after = stall
+        with first_turn_stalled(proxy, etcd) as held:
             ask(own_plane, "work")
-            until(lambda: held and held[0].defragmenting(), "a member is in flight", 30)
+            in_flight(held)
             own_plane.server.kill()
             gone_at = time.monotonic()
         until(lambda: held[0].defrag_count() == 1, "it is finished while the API is away", 10)
@@ -213,36 +201,25 @@ def test_an_operator_that_loses_its_lease_ends_with_1_and_leaves_etcd_alone(
     own_plane: ControlPlane, tmp_path: Path, etcd_cluster_factory: EtcdClusterFactory
 ) -> None:
     """D37: nothing is begun, disarmed or released by a process that may not act any more."""
-    etcd = etcd_cluster_factory()
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
+    etcd = filled(etcd_cluster_factory)
     names = {member.name: member.id_hex for member in etcd.members}
     connect(own_plane, "work", etcd)
-    held: list[Member] = []
     lease = {"lease_duration": 8.0, "renew_deadline": 5.0, "retry_period": 1.0}
-    with (
-        ApiProxy(own_plane, tmp_path) as proxy,
-        OperatorProcess(tmp_path, own_plane, kubeconfig=proxy.kubeconfig, **lease) as operator,
-        contextlib.ExitStack() as stalled,
-    ):
-
-        def stall(write: Write) -> None:
-            if write.in_flight and not held:
-                held.append(next(m for m in etcd.members if m.name == write.in_flight))
-                stalled.enter_context(hold_snapshot(held[0]))
-
-        proxy.after = stall
-        ask(own_plane, "work")
-        until(lambda: held and held[0].defragmenting(), "a member is in flight", 30)
-        other = next(member for member in etcd.members if member is not held[0])
-        slot = ("get", "etcdmaint.io/lock", "--print-value-only")
-        before = etcd.etcdctl(*slot, member=other).stdout
-        assert names[held[0].name] in before
-        own_plane.server.kill()
-        assert operator.wait_exit(40) == 1
-        assert etcd.etcdctl(*slot, member=other).stdout == before
-        stalled.close()
+    with ApiProxy(own_plane, tmp_path) as proxy:
+        with (
+            OperatorProcess(tmp_path, own_plane, kubeconfig=proxy.kubeconfig, **lease) as operator,
+            first_turn_stalled(proxy, etcd) as held,
+        ):
+            ask(own_plane, "work")
+            in_flight(held)
+            other = next(member for member in etcd.members if member is not held[0])
+            slot = ("get", "etcdmaint.io/lock", "--print-value-only")
+            before = etcd.etcdctl(*slot, member=other).stdout
+            assert names[held[0].name] in before
+            own_plane.server.kill()
+            assert operator.wait_exit(40) == 1
+            assert etcd.etcdctl(*slot, member=other).stdout == before
         until(lambda: held[0].defrag_count() == 1, "the member finishes by itself", 20)
-        proxy.after = None
         own_plane.server.start()
         own_plane.wait_ready()
         with OperatorProcess(tmp_path, own_plane, **lease):

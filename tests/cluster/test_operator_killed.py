@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
@@ -13,10 +12,9 @@ from tests.cluster.conftest import OperatorFactory
 from tests.cluster.objects import ask, connect, defragmentations, phase_of, status_of
 from tests.cluster.operator_proxy import ApiProxy, Write
 from tests.cluster.operators import OperatorProcess, until
+from tests.cluster.turns import filled, first_turn_stalled, in_flight
 from tests.controlplane.apiserver import ControlPlane
-from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
-from tests.controlplane.stalling import hold_snapshot
 
 pytestmark = pytest.mark.cluster
 
@@ -26,12 +24,6 @@ STATUS_WRITES = 2 + 2 * 3 + 1
 DEATHS = [(2, False), (4, False), (8, False), (9, False)]
 DEATHS += [(1, True), (2, True), (3, True), (4, True)]
 POD = "etcdmaint-0"
-
-
-def filled(factory: EtcdClusterFactory) -> EtcdCluster:
-    etcd = factory()
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
-    return etcd
 
 
 class Killer:
@@ -97,23 +89,11 @@ def test_killed_while_a_member_defragments_the_run_waits_for_it_and_sends_no_sec
     """D33, D36: the member goes on by itself; its successor counts it as defragmented."""
     etcd = filled(etcd_cluster_factory)
     connect(plane, namespace, etcd)
-    with contextlib.ExitStack() as stalled:
-        victim = start_operator(pod=POD, kubeconfig=proxy.kubeconfig)
-        held: list[str] = []
-
-        def stall(write: Write) -> None:
-            if write.in_flight and not held:
-                held.append(write.in_flight)
-                member = next(m for m in etcd.members if m.name == write.in_flight)
-                stalled.enter_context(hold_snapshot(member))
-
-        proxy.after = stall
+    victim = start_operator(pod=POD, kubeconfig=proxy.kubeconfig)
+    with first_turn_stalled(proxy, etcd) as held:
         ask(plane, namespace)
-        until(lambda: held, "a member's turn", 30)
-        member = next(m for m in etcd.members if m.name == held[0])
-        until(member.defragmenting, "it defragments", 30)
+        member = in_flight(held)
         victim.kill()
-        proxy.after = None
         heir = start_operator(pod=POD)
         heir.wait_leading()
         until(

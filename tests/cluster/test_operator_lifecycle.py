@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,15 +20,15 @@ from tests.cluster.objects import (
     phase_of,
     status_of,
 )
-from tests.cluster.operator_proxy import ApiProxy, Write
+from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import grant_everywhere, revoke_everywhere, until
 from tests.cluster.secrets import put_secret
+from tests.cluster.turns import filled, first_turn_stalled, in_flight
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.kubeapi import ApiError
 from tests.controlplane.member import Member
-from tests.controlplane.stalling import hold_snapshot
 from tests.controlplane.tls import ClusterTls
 
 pytestmark = pytest.mark.cluster
@@ -38,39 +36,9 @@ pytestmark = pytest.mark.cluster
 MERGE = "application/merge-patch+json"
 
 
-def filled(factory: EtcdClusterFactory, **options: Any) -> EtcdCluster:
-    etcd = factory(**options)
-    etcd.fill(bytes_live=6_000_000, bytes_deleted=4_000_000)
-    for member in etcd.members:
-        assert member.id  # asked now, since a member in flight does not tell
-    return etcd
-
-
 def annotate(plane: ControlPlane, path: str, key: str, value: str | None) -> None:
     body = {"metadata": {"annotations": {key: value}}}
     plane.api.request("PATCH", path, body, content_type=MERGE)
-
-
-@contextlib.contextmanager
-def first_turn_stalled(proxy: ApiProxy, etcd: EtcdCluster) -> Iterator[list[Member]]:
-    """Hold the first member's Defragment in flight within the `with`; it opens at its intent."""
-    held: list[Member] = []
-    with contextlib.ExitStack() as stalled:
-
-        def stall(write: Write) -> None:
-            if write.in_flight and not held:
-                member = next(m for m in etcd.members if m.name == write.in_flight)
-                held.append(member)
-                stalled.enter_context(hold_snapshot(member))
-
-        proxy.after = stall
-        yield held
-    proxy.after = None
-
-
-def in_flight(held: list[Member]) -> Member:
-    until(lambda: held and held[0].defragmenting(), "a member is in flight", 30)
-    return held[0]
 
 
 def test_deleting_a_run_that_waits_returns_at_once(
@@ -125,6 +93,61 @@ def test_deleting_a_run_that_runs_finishes_its_member_and_touches_no_other(
     assert [row["outcome"] for row in last.rows if row["name"] == member.name] == ["Defragmented"]
     slot = etcd.etcdctl("get", "etcdmaint.io/lock", "--print-value-only").stdout
     assert slot.strip() == ""
+
+
+def test_a_run_deleted_while_the_operator_is_down_stays_until_its_member_in_flight_is_through(
+    plane: ControlPlane,
+    namespace: str,
+    proxy: ApiProxy,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D7, D36: whoever comes next waits for the member, touches no other, and lets the object go."""
+    etcd = filled(etcd_cluster_factory)
+    connect(plane, namespace, etcd)
+    first = start_operator(pod="etcdmaint-0", kubeconfig=proxy.kubeconfig)
+    with first_turn_stalled(proxy, etcd) as held:
+        ask(plane, namespace)
+        member = in_flight(held)
+        first.kill()
+        plane.api.request("DELETE", path_of("etcddefrags", namespace, "now"))
+        start_operator(pod="etcdmaint-0")
+
+        def reason() -> str:
+            return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
+
+        until(lambda: reason() == "WaitingForMember", "the member is waited for", 30)
+        metadata = (defrag(plane, namespace) or {})["metadata"]
+        assert metadata["deletionTimestamp"]
+        # Nothing is kept on it that only says how far somebody has come.
+        assert metadata.get("annotations", {}) == {}
+        assert member.defragmenting()
+    until(lambda: defrag(plane, namespace) is None, "it is gone", 30)
+    assert sum(defragmentations(etcd)) == 1
+    assert member.defrag_count() == 1
+    slot = etcd.etcdctl("get", "etcdmaint.io/lock", "--print-value-only").stdout
+    assert slot.strip() == ""
+
+
+def test_a_run_deleted_while_the_operator_is_down_goes_at_once_where_no_member_is_at_stake(
+    plane: ControlPlane,
+    namespace: str,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """D7: it waited, and its cluster does not answer."""
+    etcd = filled(etcd_cluster_factory)
+    etcd.members[0].kill()
+    connect(plane, namespace, etcd)
+    first = start_operator(pod="etcdmaint-0")
+    ask(plane, namespace)
+    until(lambda: phase_of(plane, namespace) == "Pending", "it waits", 30)
+    first.kill()
+    plane.api.request("DELETE", path_of("etcddefrags", namespace, "now"))
+    assert defrag(plane, namespace) is not None
+    start_operator(pod="etcdmaint-0")
+    until(lambda: defrag(plane, namespace) is None, "it is gone", 20)
+    assert [member.defrag_count() for member in etcd.members[1:]] == [0, 0]
 
 
 @pytest.fixture

@@ -122,7 +122,10 @@ class Sweep:
     async def _live(self, ticket: Ticket) -> Ending:
         ctx = self._ctx
         try:
-            observation = await ctx.until(partial(admit, ctx, self._queue, ticket))
+            # A member that may be at it is seen to before anything stops this run (D7).
+            observation = await ctx.until(
+                partial(admit, ctx, self._queue, ticket), stoppable=not ctx.at_stake
+            )
         except RunOver as refused:
             return await refuse(ctx, refused)
         if ctx.request.dry_run:

@@ -1,7 +1,8 @@
-"""EtcdDefrag, as kopf sees it: one daemon for each that is not over, and a note of every change."""
+"""EtcdDefrag, as kopf sees it: a daemon for each that is not over, a last word, a note of every change."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from etcdmaint.defrag.run import Phase
 from etcdmaint.handlers.framework import KopfStop
 from etcdmaint.kube.inventory import RunInventory
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
+from etcdmaint.kube.status import member_at_stake
 from etcdmaint.kube.surroundings import StopSignal
 
 _KIND = (COZYSTACK_GROUP, COZYSTACK_VERSION, DEFRAG_PLURAL)
@@ -24,6 +26,9 @@ class Runs(Protocol):
     async def run(self, ref: ObjectRef, stop: StopSignal) -> None:
         """Return when the run is over, or has stopped because it was asked to."""
 
+    async def settle(self, ref: ObjectRef) -> bool:
+        """Of a deleted one: return when no member can be at it any more, or (False) when told to leave."""
+
 
 def is_unfinished(status: Mapping[str, Any], **_: object) -> bool:
     """The daemon's filter. It tests the phase and nothing else.
@@ -31,6 +36,11 @@ def is_unfinished(status: Mapping[str, Any], **_: object) -> bool:
     Were it to ask for the deletion as well, kopf would let the object go while a member is in flight.
     """
     return status.get("phase") not in _OVER
+
+
+def has_member_at_stake(body: kopf.Body, **_: object) -> bool:
+    """The filter of what is done before a deleted object goes. Also the one reason to keep it."""
+    return member_at_stake(body)
 
 
 def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventory) -> None:
@@ -43,6 +53,15 @@ def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventor
         name: str, namespace: str | None, uid: str, stopped: kopf.DaemonStopped, **_: object
     ) -> None:
         await runs.run(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid), KopfStop(stopped))
+
+    # kopf begins no daemon for an object that it finds deleted. The operator may have been down then,
+    # with a member in flight.
+    @kopf.on.delete(*_KIND, id="settle", registry=registry, when=has_member_at_stake)
+    async def settle(name: str, namespace: str | None, uid: str, **_: object) -> None:
+        if not await runs.settle(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid)):
+            await (
+                asyncio.Event().wait()
+            )  # until this process ends: its successor lets the object go
 
     @kopf.on.event(*_KIND, id="inventory", registry=registry)
     async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name

@@ -33,17 +33,27 @@ class EverMorePatience:
             pause = min(30.0, pause * 2)
 
 
+class _NoProgress(kopf.AnnotationsProgressStorage):
+    """Keeps nothing of a handler's progress on an object: ours begin anew, and need none."""
+
+    def store(self, **_: object) -> None:
+        """Forget it."""
+
+
+class _NoDiffBase(kopf.AnnotationsDiffBaseStorage):
+    """Keeps no copy of a spec on its object: nobody asks what has changed."""
+
+    def store(self, **_: object) -> None:
+        """Forget it."""
+
+
 def make_settings(*, instance: str, namespaces: Sequence[str]) -> kopf.OperatorSettings:
     """The settings, in force before kopf's first request."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.persistence.finalizer = FINALIZER
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(
-        prefix=_ANNOTATIONS, v1=False
-    )
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
-        prefix=_ANNOTATIONS, v1=False
-    )
+    settings.persistence.progress_storage = _NoProgress(prefix=_ANNOTATIONS, v1=False)
+    settings.persistence.diffbase_storage = _NoDiffBase(prefix=_ANNOTATIONS, v1=False)
     settings.posting.enabled = False
     settings.posting.reporting_component = FIELD_MANAGER
     settings.posting.reporting_instance = instance

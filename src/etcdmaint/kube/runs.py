@@ -22,14 +22,11 @@ from etcdmaint.defrag.run import (
     Severity,
 )
 from etcdmaint.defrag.sweep import Sweep
-from etcdmaint.errors import (
-    InvalidInput,
-    LeadershipLost,
-)
+from etcdmaint.errors import InvalidInput, LeadershipLost, StopRequested
 from etcdmaint.kube.client import Json
 from etcdmaint.kube.journal import DefragJournal
 from etcdmaint.kube.resources import ObjectRef
-from etcdmaint.kube.status import read_state, rows_lack_ids
+from etcdmaint.kube.status import member_at_stake, read_state, rows_lack_ids
 from etcdmaint.kube.surroundings import (
     DefragAudience,
     DefragSurroundings,
@@ -41,6 +38,21 @@ from etcdmaint.kube.surroundings import (
 log = logging.getLogger(__name__)
 
 _AFTER_A_FAULT = 15.0
+_TRY_AGAIN = 5.0
+
+
+class _Deleted:
+    """The signal of an object that is on its way out."""
+
+    def is_set(self) -> bool:
+        """It is to stop."""
+        return True
+
+    async def wait(self, timeout: float) -> None:
+        """There is nothing to wait for."""
+
+
+_DELETED = _Deleted()
 
 
 @dataclass(slots=True)
@@ -49,7 +61,8 @@ class Runner:
 
     parts: RunParts
     draining: asyncio.Event = field(default_factory=asyncio.Event)
-    _active: set[str] = field(default_factory=set)
+    _active: dict[str, asyncio.Event] = field(default_factory=dict)
+    """The UIDs of runs under way, each with what is set when it is left."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -74,30 +87,53 @@ class Runner:
         """Carry the run on until it is over, or is asked to stop. Raises nothing but cancellation."""
         with self._registered(ref.uid):
             while not (stop.is_set() or self.draining.is_set()):
-                try:
-                    if not await self._once(ref, stop):
-                        continue
-                except RunGone as gone:
-                    log.info("the run is gone", extra={"object": str(ref), "why": str(gone)})
-                except LeadershipLost:
-                    log.warning(
-                        "stops working on it: no leader any more", extra={"object": str(ref)}
-                    )
-                except Exception:
-                    # The outermost shell of a run: what dies here would never be taken up again.
-                    log.exception("a fault while carrying out a run", extra={"object": str(ref)})
-                    await stop.wait(_AFTER_A_FAULT)
-                    continue
-                return
+                if await self._attempt(ref, stop) is not None:
+                    return
+
+    async def settle(self, ref: ObjectRef) -> bool:
+        """For an object that is deleted: wait until no member can be at it any more (D7).
+
+        Whoever carried the run on has been asked to stop, here or in an earlier process. False when
+        this process ends first, or may not act any more: then the object is somebody else's to let go.
+        """
+        while (under_way := self._active.get(ref.uid)) is not None:
+            await under_way.wait()
+        with self._registered(ref.uid):
+            while not self.draining.is_set():
+                settled = await self._attempt(ref, _DELETED)
+                if settled is not None:
+                    return settled
+                await self.parts.clock.sleep(_TRY_AGAIN)
+        return False
+
+    async def _attempt(self, ref: ObjectRef, stop: StopSignal) -> bool | None:
+        """Whether the run is done with (True) or out of our hands (False); None: it is to be tried on."""
+        try:
+            return True if await self._once(ref, stop) else None
+        except RunGone as gone:
+            log.info("the run is gone", extra={"object": str(ref), "why": str(gone)})
+            return True
+        except LeadershipLost:
+            log.warning("stops working on it: no leader any more", extra={"object": str(ref)})
+            return False
+        except StopRequested:
+            await stop.wait(_TRY_AGAIN)
+            return None
+        except Exception:
+            # The outermost shell of a run: what dies here would never be taken up again.
+            log.exception("a fault while carrying out a run", extra={"object": str(ref)})
+            await stop.wait(_AFTER_A_FAULT)
+            return None
 
     @contextmanager
     def _registered(self, uid: str) -> Iterator[None]:
-        self._active.add(uid)
+        left = self._active[uid] = asyncio.Event()
         self._idle.clear()
         try:
             yield
         finally:
-            self._active.discard(uid)
+            del self._active[uid]
+            left.set()
             if not self._active:
                 self._idle.set()
 
@@ -106,13 +142,16 @@ class Runner:
         parts = self.parts
         journal = DefragJournal(parts.api, ref, parts.fence, parts.clock)
         obj = await journal.read()
-        if obj["metadata"].get("deletionTimestamp") or is_over(obj):
+        deleted = bool(obj["metadata"].get("deletionTimestamp"))
+        if is_over(obj) or (deleted and not member_at_stake(obj)):
             return True
         try:
             defrag = parse_defrag(obj)
         except InvalidInput as error:
             await self._refuse(ref, journal, obj, error)
             return True
+        # Nothing of a deleted object is begun: a member that is at it is waited for, and no more.
+        stop = _DELETED if deleted else stop
         surroundings = DefragSurroundings(parts, ref, defrag, stop, self.draining)
         sweep = Sweep(
             self._request(ref, defrag, obj),
@@ -130,8 +169,9 @@ class Runner:
         if rows_lack_ids(obj):
             state = read_state(obj, await surroundings.member_ids())
         result = await sweep.run(state)
+        over = result.state.phase.terminal
         log.info(
-            "a run has ended" if result.state.phase.terminal else "a run is left for later",
+            "a run has ended" if over else "a run is left for later",
             extra={
                 "object": str(ref),
                 "ending": result.ending.value,
@@ -139,7 +179,8 @@ class Runner:
                 "reason": result.state.reason,
             },
         )
-        return result.state.phase.terminal or surroundings.stopping
+        # A deleted one is looked at again: only its own record says that no member is at stake.
+        return over or (surroundings.stopping and not deleted)
 
     def _request(self, ref: ObjectRef, defrag: EtcdDefrag, obj: Json) -> RunRequest:
         spec = defrag.spec

@@ -47,6 +47,12 @@ def read_state(obj: Mapping[str, Any], member_ids: Mapping[str, int] | None = No
     )
 
 
+def member_at_stake(obj: Mapping[str, Any]) -> bool:
+    """Whether a member may be defragmenting because of this run, which is not over; never raises."""
+    state = read_state(obj)
+    return not state.phase.terminal and any(row.in_doubt for row in state.rows)
+
+
 def rows_lack_ids(obj: Mapping[str, Any]) -> bool:
     """Whether a member's row has no ID: written through the older CRD."""
     return any(row.member_id is None for row in defrag_status(obj).members)

@@ -110,12 +110,19 @@ class DefragSurroundings:
                 each.cancel()
 
     async def look(self) -> Target:
-        """The cluster as it is now; waits while the Kubernetes API is away (D38)."""
-        return await persist(self._look, self.parts.fence, self.parts.clock, str(self.ref))
+        """The cluster as it is now; waits while the Kubernetes API is away, but not to stop (D38)."""
+        asked = False
+
+        async def attempt() -> Target:
+            nonlocal asked
+            if asked and self.stopping:
+                raise StopRequested("asked to stop")
+            asked = True
+            return await self._look()
+
+        return await persist(attempt, self.parts.fence, self.parts.clock, str(self.ref))
 
     async def _look(self) -> Target:
-        if self.stopping:
-            raise StopRequested("asked to stop")
         obj = await read_object(self.parts.api, self.ref)
         await self._may_act(obj)
         target = await self.parts.clusters.find(self.ref.namespace, self.defrag.spec.cluster_ref)
@@ -156,12 +163,15 @@ class DefragSurroundings:
         """Member IDs by name, as the other operator's EtcdMembers say them.
 
         Where the cluster cannot be looked up for a minute, nothing: its members are then gone to us.
+        Raises StopRequested where it cannot be at once, and this run is to stop.
         """
         until = self.parts.clock.monotonic() + _AWAIT_MEMBERS
-        while not self.stopping and self.parts.clock.monotonic() < until:
+        while self.parts.clock.monotonic() < until:
             try:
                 target = await self.look()
             except (ClusterNotReady, CredentialsUnavailable):
+                if self.stopping:
+                    raise StopRequested("asked to stop") from None
                 await self.nap(_FIRST_LOOKS)
             except ClusterNotFound:
                 break

@@ -34,7 +34,6 @@ from etcdmaint.errors import (
     MemberUnreachable,
     RPCTimeout,
     SpaceExceeded,
-    StopRequested,
 )
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import MemberMetrics
@@ -352,8 +351,6 @@ class Process:
     async def look(self) -> Target:
         if self.vanished:
             raise RunGone("deleted by force")
-        if self.stopping:
-            raise StopRequested("asked to stop")
         return await self.at("look", lambda: self.target)
 
     async def is_active(self, run: str, uid: str) -> bool:

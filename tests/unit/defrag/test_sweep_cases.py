@@ -455,16 +455,18 @@ class TestOnResume:
         assert {row.outcome for row in result.state.rows} == {Outcome.SKIPPED}
         assert [member.asked for member in world.members.values()] == [0, 0]
 
-    def test_asked_to_stop_it_still_waits_for_its_member_in_flight(self) -> None:
-        """D7: however long it takes."""
+    @pytest.mark.parametrize("after", [0.0, 0.01])
+    def test_asked_to_stop_it_still_waits_for_its_member_in_flight(self, after: float) -> None:
+        """D7: however long it takes; also if it was deleted before this process began."""
         world = World([1.0, 1.0])
+        world.stopping = not after
         process = Process(world, "2")
 
         async def main() -> None:
             world.state = rows(world, reason=IN_FLIGHT, db_size_before=600 * MIB)
             world.begin(replace(process, epoch="1", holder=process.holder), world.members[1])
             stopped = process.sweep().run(world.state)
-            asyncio.get_running_loop().call_later(0.01, setattr, world, "stopping", True)
+            asyncio.get_running_loop().call_later(after, setattr, world, "stopping", True)
             result = await stopped
             assert result.ending is Ending.STOPPED
             assert result.state.rows[0].outcome is Outcome.DEFRAGMENTED

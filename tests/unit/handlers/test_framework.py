@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from datetime import UTC, datetime
 from typing import Any
@@ -87,9 +88,14 @@ async def test_kopf_logs_in_as_we_do_and_again_after_ten_minutes(
 class Runs:
     def __init__(self) -> None:
         self.ran: list[str] = []
+        self.settles = True
 
     async def run(self, ref: Any, stop: Any) -> None:
         self.ran.append(str(ref))
+
+    async def settle(self, ref: Any) -> bool:
+        self.ran.append(f"settle {ref}")
+        return self.settles
 
 
 class Stopped:
@@ -119,6 +125,43 @@ async def test_the_daemon_of_a_run_has_no_timeouts_that_would_cut_a_member_off()
     assert daemon.cancellation_timeout is None
     await daemon.fn(name="now", namespace="ns", uid="u", stopped=Stopped())
     assert runs.ran == ["ns/now"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "reason", "at_stake"),
+    [
+        ("Running", "Pending", "InFlight", True),
+        ("Running", "Failed", "RPCTimeout", True),
+        ("Running", "Pending", "", False),
+        ("Running", "Defragmented", "All", False),
+        ("Failed", "Failed", "RPCTimeout", False),
+    ],
+)
+async def test_a_deleted_run_stays_only_while_a_member_of_it_is_at_stake(
+    phase: str, outcome: str, reason: str, at_stake: bool
+) -> None:
+    """D7: and while this process is not the one to let it go."""
+    registry, runs = kopf.OperatorRegistry(), Runs()
+    defrag.register(registry, runs, RunInventory())
+    handler = handlers_of(registry, "_changing")["settle"]
+    row = {"name": "m1", "outcome": outcome, "reason": reason}
+    body = kopf.Body({"status": {"phase": phase, "members": [row]}})
+    assert handler.when(body=body, status=body.status) is at_stake
+    await handler.fn(name="now", namespace="ns", uid="u")
+    assert runs.ran == ["settle ns/now"]
+    runs.settles = False
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(handler.fn(name="now", namespace="ns", uid="u"), 0.02)
+
+
+def test_no_progress_and_no_copy_of_a_spec_is_kept_on_an_object() -> None:
+    """Of all that kopf would keep there is only the finalizer."""
+    settings = framework.make_settings(instance="pod-0", namespaces=[])
+    body, patch = kopf.Body({"spec": {"rule": {}}}), kopf.Patch()
+    persistence = settings.persistence
+    persistence.diffbase_storage.store(body=body, patch=patch, essence=body)  # type: ignore[arg-type]
+    persistence.progress_storage.store(key="settle", record={}, body=body, patch=patch)  # type: ignore[arg-type, typeddict-item]
+    assert dict(patch) == {}
 
 
 async def test_what_happens_to_a_run_is_noted() -> None:

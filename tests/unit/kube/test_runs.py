@@ -9,7 +9,7 @@ import pytest
 
 from etcdmaint.api.defrag import parse_defrag
 from etcdmaint.defrag.queue import RunQueue
-from etcdmaint.defrag.run import NoInstrumentation, Severity
+from etcdmaint.defrag.run import Ending, NoInstrumentation, RunResult, Severity
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import ClusterNotReady, StopRequested
 from etcdmaint.etcd.endpoint import AddressMap
@@ -156,6 +156,8 @@ async def test_an_api_server_that_is_away_is_waited_for_at_a_look(api: Api) -> N
 async def test_waiting_for_the_api_server_ends_when_the_run_is_to_stop(api: Api) -> None:
     around = surroundings(api, asked())
     around.draining.set()
+    assert (await around.look()).seeds, "one look is granted: a member may be at stake"
+    api.outages = 1000
     with pytest.raises(StopRequested):
         await around.look()
 
@@ -307,6 +309,83 @@ async def test_what_is_over_deleted_or_gone_is_not_touched(
     if obj is not None:
         api.put(ETCD_DEFRAGS, obj)
     await Runner(parts(api)).run(REF, Stop())
+    assert api.writes == []
+
+
+def in_flight(**metadata: Any) -> dict[str, Any]:
+    row = {
+        "name": "m1",
+        "memberID": "0000000000000001",
+        "outcome": "Pending",
+        "reason": "InFlight",
+        "dbSizeBefore": 100,
+    }
+    return asked(metadata=metadata, status={"phase": "Running", "members": [row]})
+
+
+DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("by", ["settle", "run"])
+async def test_a_deleted_run_with_a_member_in_flight_is_carried_on_until_that_is_known(
+    api: Api, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """D7: also by a process that begins after the deletion; and nothing else is begun for it."""
+    obj = api.put(ETCD_DEFRAGS, in_flight(**DELETED))
+    attempts = 0
+
+    class Waiting:
+        def __init__(self, _: Any, *, surroundings: DefragSurroundings, **__: Any) -> None:
+            assert surroundings.stopping
+
+        async def run(self, state: Any) -> RunResult:
+            nonlocal attempts
+            attempts += 1
+            assert state.rows[0].in_flight
+            if attempts == 3:
+                row = obj["status"]["members"][0]
+                row |= {"outcome": "Defragmented", "reason": "InferredFromSize"}
+            return RunResult(state, Ending.STOPPED)
+
+    monkeypatch.setattr(runs, "Sweep", Waiting)
+    runner = Runner(parts(api))
+    if by == "settle":
+        assert await runner.settle(REF)
+    else:
+        await runner.run(REF, Stop())
+    assert attempts == 3
+    assert runner.active == frozenset()
+
+
+async def test_before_a_deleted_run_is_let_go_its_own_process_is_waited_for(api: Api) -> None:
+    """D7."""
+    leave = asyncio.Event()
+
+    class Busy(Runner):
+        async def _once(self, ref: Any, stop: Any) -> bool:
+            await leave.wait()
+            return True
+
+    runner = Busy(parts(api))
+    running = asyncio.create_task(runner.run(REF, Stop()))
+    await asyncio.sleep(0)
+    settling = asyncio.create_task(runner.settle(REF))
+    done, _ = await asyncio.wait([settling], timeout=0.02)
+    assert not done
+    leave.set()
+    assert await settling
+    await running
+
+
+@pytest.mark.parametrize("why", ["no leader", "drained"])
+async def test_who_may_not_act_any_more_does_not_let_a_deleted_run_go(api: Api, why: str) -> None:
+    """D7: its successor does."""
+    api.put(ETCD_DEFRAGS, in_flight(**DELETED))
+    api.outages = 1000
+    runner = Runner(parts(api, fence=FakeFence(api.clock, until=1.0)))
+    if why == "drained":
+        runner.draining.set()
+    assert not await runner.settle(REF)
     assert api.writes == []
 
 
