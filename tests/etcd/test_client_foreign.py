@@ -14,10 +14,12 @@ from grpc import aio
 from etcdmaint import errors
 from etcdmaint.etcd.access import Access, Login, Tls
 from etcdmaint.etcd.client import Identity, MemberClient
+from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import read_metrics
 from etcdmaint.etcd.proto import etcd_pb2 as pb
-from tests.controlplane.certificates import CertificateAuthority
+from etcdmaint.etcd.session import Session
+from tests.controlplane.certificates import CertificateAuthority, KeyPair
 
 SECRET = b"hunter2"
 _Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -150,7 +152,10 @@ async def test_a_closed_port_and_a_name_that_does_not_resolve_are_told_at_once()
 
 @contextlib.asynccontextmanager
 async def grpc_server(
-    answer: Callable[[str, aio.ServicerContext], Awaitable[bytes]], where: str = "127.0.0.1:0"
+    answer: Callable[[str, aio.ServicerContext], Awaitable[bytes]],
+    where: str = "127.0.0.1:0",
+    *,
+    pair: KeyPair | None = None,
 ) -> AsyncIterator[Endpoint]:
     """A gRPC server that is not etcd: every unary method is answered by a function."""
 
@@ -163,10 +168,14 @@ async def grpc_server(
 
     server = aio.server()
     server.add_generic_rpc_handlers((Handler(),))
-    port = server.add_insecure_port(where)
+    if pair is None:
+        port = server.add_insecure_port(where)
+    else:
+        credentials = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
+        port = server.add_secure_port(where, credentials)
     await server.start()
     try:
-        yield replace(Endpoint.parse(where.removesuffix(":0")), port=port)
+        yield replace(Endpoint.parse(where.removesuffix(":0")), port=port, secure=pair is not None)
     finally:
         await server.stop(None)
 
@@ -296,3 +305,139 @@ async def test_an_ipv6_address_is_dialled_like_any_other() -> None:
             errors.MemberUnreachable, match=r"http://\[::1\]:\d+: connection refused"
         ):
             await client.status()
+
+
+class Guarded:
+    """A member with auth on. Its first token has expired by the time of a Defragment."""
+
+    def __init__(self) -> None:
+        self.authority = CertificateAuthority()
+        self.tokens = 0
+        self.hangs = False
+        self.slow = 0.0
+        self.token = "token-{}"
+        self.defragments: list[tuple[str, float]] = []
+
+    def access(self) -> Access:
+        return Access(tls=Tls(self.authority.certificate), login=Login("root", "root"))
+
+    def serving(self) -> contextlib.AbstractAsyncContextManager[Endpoint]:
+        return grpc_server(self.answer, pair=self.authority.issue("server"))
+
+    async def answer(self, method: str, context: aio.ServicerContext) -> bytes:
+        header = pb.ResponseHeader(cluster_id=1, member_id=2)
+        if method.endswith("/Authenticate"):
+            self.tokens += 1
+            if self.tokens > 1:
+                await asyncio.sleep(1000 if self.hangs else self.slow)
+            answer = pb.AuthenticateResponse(header=header, token=self.token.format(self.tokens))
+            return bytes(answer.SerializeToString())
+        if method.endswith("/Defragment"):
+            token = str(dict(context.invocation_metadata() or ())["token"])
+            self.defragments.append((token, context.time_remaining()))
+            if token == "token-1":
+                await context.abort(
+                    grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token"
+                )
+            return b""
+        return bytes(pb.StatusResponse(header=header).SerializeToString())
+
+
+async def test_a_log_in_that_hangs_is_given_up_long_before_a_defragment_would_be() -> None:
+    """D33, D50: and the error says that nothing was sent, not that the outcome is unknown."""
+    member = Guarded()
+    member.hangs = True
+    loop = asyncio.get_running_loop()
+    async with (
+        member.serving() as endpoint,
+        MemberClient(endpoint, member.access(), timeout=1) as client,
+    ):
+        client.expect(Identity(1, 2))
+        begun = loop.time()
+        with pytest.raises(errors.MemberUnreachable, match="Defragment was not sent"):
+            await client.defragment(60)
+        assert loop.time() - begun < 20
+    assert [token for token, _ in member.defragments] == ["token-1"]
+
+
+async def test_the_time_of_a_defragment_begins_when_it_is_sent() -> None:
+    """D33: logging in anew takes nothing from it."""
+    member = Guarded()
+    member.slow = 2.0
+    async with member.serving() as endpoint, MemberClient(endpoint, member.access()) as client:
+        await client.defragment(60)
+    (_, first), (token, second) = member.defragments
+    assert token == "token-2"
+    assert second > 59
+    assert first > 59
+
+
+async def test_a_token_that_could_not_be_sent_is_no_token(capfd) -> None:
+    member = Guarded()
+    async with member.serving() as endpoint:
+        for member.token in ("", "a\nb", "\u00e9"):
+            async with MemberClient(endpoint, member.access()) as client:
+                with pytest.raises(errors.NotEtcd, match="no token"):
+                    await client.status()
+    assert capfd.readouterr().err == ""
+
+
+async def test_a_client_that_is_closed_while_a_call_logs_in_sends_it_no_more() -> None:
+    member = Guarded()
+
+    class Closing(Session):
+        async def token(self, deadline: float, *, stale: str | None = None) -> str:
+            await client.close()
+            return "token-2"
+
+    async with member.serving() as endpoint:
+        session = Closing(lambda _: pytest.fail("nobody logs in"))
+        client = MemberClient(endpoint, member.access(), session=session)
+        with pytest.raises(errors.MemberUnreachable, match=r"Defragment was not sent: .*closed"):
+            await client.defragment(60)
+    assert member.defragments == []
+
+
+async def test_a_cluster_that_is_given_up_while_it_is_reached_leaves_no_channel_behind(
+    monkeypatch,
+) -> None:
+    """Each client that was made is closed, also those of members that are still being tried."""
+    opened: list[MemberClient] = []
+    closed: list[MemberClient] = []
+    init, close = MemberClient.__init__, MemberClient.close
+
+    def opening(client: MemberClient, *arguments: object, **options: object) -> None:
+        opened.append(client)
+        init(client, *arguments, **options)  # type: ignore[arg-type]
+
+    async def closing(client: MemberClient) -> None:
+        closed.append(client)
+        await close(client)
+
+    monkeypatch.setattr(MemberClient, "__init__", opening)
+    monkeypatch.setattr(MemberClient, "close", closing)
+    tried = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tried.set()
+        await reader.read()
+
+    async with listening(silent) as away:
+
+        async def listed(method: str, context: aio.ServicerContext) -> bytes:
+            answer = pb.MemberListResponse(
+                header=pb.ResponseHeader(cluster_id=1, member_id=2),
+                members=[pb.Member(id=2, name="a", client_urls=[away.url])],
+            )
+            return bytes(answer.SerializeToString())
+
+        async with grpc_server(listed) as endpoint:
+            connecting = asyncio.ensure_future(
+                ClusterClient.connect([endpoint], Access(), timeout=60)
+            )
+            await tried.wait()
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+    assert len(opened) == 2
+    assert set(closed) == set(opened)

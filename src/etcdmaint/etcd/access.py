@@ -49,7 +49,9 @@ class Tls:
             # And Python would take the machine's own store instead of nothing.
             raise InvalidInput("ca", "holds no PEM certificate")
         try:
-            context = ssl.create_default_context(cadata=self.ca.decode("ascii"))
+            # Bundles have comments in every script; what is no ASCII inside of a certificate is damage.
+            text = self.ca.decode("ascii", errors="backslashreplace")
+            context = ssl.create_default_context(cadata=text)
         except (ssl.SSLError, ValueError) as fault:
             raise InvalidInput("ca", "holds a damaged certificate") from fault
         if not context.get_ca_certs():

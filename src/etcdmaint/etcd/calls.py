@@ -42,12 +42,14 @@ class Identity:
 class Rpc:
     """One of etcd's methods, and the message that it answers with.
 
-    A few answer without a header: a wrong member cannot be told from the right one afterwards.
+    A few answer without a header: a wrong member cannot be told from the right one afterwards. One that
+    is `unstoppable` goes on in etcd whatever becomes of its caller, so its time begins when it is sent.
     """
 
     path: str
     response: Any
     has_header: bool = True
+    unstoppable: bool = False
 
     @property
     def method(self) -> str:
@@ -64,6 +66,13 @@ class Sending:
     body: bytes
     seconds: float
     metadata: tuple[tuple[str, str], ...]
+
+
+def not_sent(rpc: Rpc, why: EtcdError) -> errors.MemberUnreachable:
+    """The failure of something that had to go well before the call itself."""
+    return errors.MemberUnreachable(
+        f"{rpc.method} was not sent: {why}", code=why.code, endpoint=why.endpoint
+    )
 
 
 # Seconds by which a server may be ahead of us with one deadline.
@@ -145,16 +154,19 @@ class Caller:
         return answer
 
     async def call(self, rpc: Rpc, request: Any, timeout: float | None, exchange: Exchange) -> Any:
-        """Send a request in the way of `exchange`, within `timeout` seconds (None: the default)."""
+        """Send a request in the way of `exchange`, within `timeout` seconds (None: the default).
+
+        To connect and to log in may take the default each, and no longer than that.
+        """
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        deadline = begun + (self.timeout if timeout is None else timeout)
+        seconds = self.timeout if timeout is None else timeout
         body = request.SerializeToString()
         code = "OK"
         try:
-            channel = await self.connection.ready(min(deadline, begun + self.timeout))
+            channel = await self.connection.ready(begun + min(seconds, self.timeout))
             with self.connection.holding(channel):
-                return await self._authorized(channel, rpc, body, deadline, exchange)
+                return await self._authorized(channel, rpc, body, begun, seconds, exchange)
         except EtcdError as failure:
             code = failure.code
             raise
@@ -166,21 +178,39 @@ class Caller:
                 self._observer.rpc(rpc.method, code, loop.time() - begun)
 
     async def _authorized(
-        self, channel: aio.Channel, rpc: Rpc, body: bytes, deadline: float, exchange: Exchange
+        self,
+        channel: aio.Channel,
+        rpc: Rpc,
+        body: bytes,
+        begun: float,
+        seconds: float,
+        exchange: Exchange,
     ) -> Any:
+        now = asyncio.get_running_loop().time
+        session = self._session
+
         async def send(token: str | None) -> Any:
-            seconds = max(deadline - asyncio.get_running_loop().time(), 0.001)
+            left = seconds if rpc.unstoppable else max(begun + seconds - now(), 0.001)
             metadata = () if token is None else (("token", token),)
-            return await self._translated(Sending(channel, rpc, body, seconds, metadata), exchange)
+            return await self._translated(Sending(channel, rpc, body, left, metadata), exchange)
 
         # Authenticate is what a session itself sends.
-        if self._session is None or rpc.method == "Authenticate":
+        if session is None or rpc.method == "Authenticate":
             return await send(None)
-        token = await self._session.token(deadline)
+
+        async def log_in(stale: str | None = None) -> str:
+            try:
+                return await session.token(min(begun + seconds, now() + self.timeout), stale=stale)
+            except (errors.RPCTimeout, errors.ConnectionLost) as unknown:
+                if rpc.unstoppable:
+                    raise not_sent(rpc, unknown) from unknown
+                raise
+
+        token = await log_in()
         try:
             return await send(token)
         except errors.TokenExpired:
-            return await send(await self._session.token(deadline, stale=token))
+            return await send(await log_in(stale=token))
 
     async def _translated(self, sending: Sending, exchange: Exchange) -> Any:
         loop = asyncio.get_running_loop()
@@ -196,6 +226,9 @@ class Caller:
             code, details = "DEADLINE_EXCEEDED", ""
         except DecodeError:
             raise self._not_etcd(sending.rpc) from None
+        except aio.UsageError:
+            closed = errors.MemberUnreachable("this client is closed", endpoint=str(self.endpoint))
+            raise not_sent(sending.rpc, closed) from None
         except asyncio.CancelledError:
             # gRPC cancels what is open when a channel is closed; a cancelled caller is another thing.
             task = asyncio.current_task()

@@ -25,6 +25,7 @@ from etcdmaint.etcd.calls import (
     Sending,
     answers,
     first_answer,
+    not_sent,
 )
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.proto import etcd_pb2 as pb
@@ -59,7 +60,12 @@ _LEASE_KEEP_ALIVE = Rpc("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveR
 _MEMBER_LIST = Rpc("/etcdserverpb.Cluster/MemberList", pb.MemberListResponse)
 _ALARM = Rpc("/etcdserverpb.Maintenance/Alarm", pb.AlarmResponse)
 _STATUS = Rpc("/etcdserverpb.Maintenance/Status", pb.StatusResponse)
-_DEFRAGMENT = Rpc("/etcdserverpb.Maintenance/Defragment", pb.DefragmentResponse, has_header=False)
+_DEFRAGMENT = Rpc(
+    "/etcdserverpb.Maintenance/Defragment",
+    pb.DefragmentResponse,
+    has_header=False,
+    unstoppable=True,
+)
 _MOVE_LEADER = Rpc("/etcdserverpb.Maintenance/MoveLeader", pb.MoveLeaderResponse, has_header=False)
 _AUTHENTICATE = Rpc("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse)
 
@@ -130,9 +136,9 @@ class MemberClient:
     async def defragment(self, timeout: float) -> None:
         """Maintenance/Defragment. It cannot be cancelled: a second call queues a second one.
 
-        Where an identity is set, the member is first asked who it is. If that fails, nothing was
-        sent, which is what MemberUnreachable (or WrongMember) says. RPCTimeout and ConnectionLost
-        mean that the member may still be at it.
+        Where an identity is set, the member is first asked who it is. If that fails, or a log-in does,
+        nothing was sent, which is what MemberUnreachable (or WrongMember) says. RPCTimeout and
+        ConnectionLost mean that the member may still be at it: `timeout` counts from the sending.
         """
         await self._confirm(_DEFRAGMENT)
         await self._unary(_DEFRAGMENT, pb.DefragmentRequest(), timeout)
@@ -318,7 +324,14 @@ class MemberClient:
         """
         assert self._login is not None
         request = pb.AuthenticateRequest(name=self._login.user, password=self._login.password)
-        return str((await self._unary(_AUTHENTICATE, request, timeout)).token)
+        token = str((await self._unary(_AUTHENTICATE, request, timeout)).token)
+        if not (token.isascii() and token.isprintable() and token):
+            # It could not be sent as metadata.
+            raise errors.NotEtcd(
+                f"Authenticate at {self.endpoint}: what it gives is no token",
+                endpoint=str(self.endpoint),
+            )
+        return token
 
     async def _log_in(self, deadline: float) -> str:
         return await self.authenticate(timeout=deadline - asyncio.get_running_loop().time())
@@ -329,8 +342,4 @@ class MemberClient:
         try:
             await self.status()
         except (errors.RPCTimeout, errors.ConnectionLost) as unknown:
-            raise errors.MemberUnreachable(
-                f"{rpc.method} was not sent: {unknown}",
-                code=unknown.code,
-                endpoint=unknown.endpoint,
-            ) from unknown
+            raise not_sent(rpc, unknown) from unknown

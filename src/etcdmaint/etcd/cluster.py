@@ -257,10 +257,13 @@ class ClusterClient:
             )
             for endpoint in endpoints
         ]
-        proven, faults = await discovery.first_proven(
-            clients, learner=member.is_learner, deadline=deadline
-        )
-        await _close(client for client in clients if client is not proven)
+        proven = None
+        try:
+            proven, faults = await discovery.first_proven(
+                clients, learner=member.is_learner, deadline=deadline
+            )
+        finally:
+            await _close(client for client in clients if client is not proven)
         if proven is None and spare is not None:
             spare.expect(identity)
             proven = spare

@@ -63,7 +63,7 @@ class Connection:
                 return self._channel
         except TimeoutError:
             raise self._unreachable(
-                MemberUnreachable(f"no connection within {round(deadline - begun, 2):g} s")
+                MemberUnreachable(f"no connection within {round(max(deadline - begun, 0), 2):g} s")
             ) from None
 
     def _is_ready(self) -> bool:

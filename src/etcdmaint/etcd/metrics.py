@@ -7,6 +7,7 @@ to be etcd's is passed on, and a metric that is not there is None, never a guess
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     page = bytearray()
     while piece := await reader.read(1 << 16):
         page += piece
-        if not page.startswith(b"HTTP/") or len(page) > _LARGEST_PAGE:
+        if page[:5] != b"HTTP/"[: len(page)] or len(page) > _LARGEST_PAGE:
             raise ValueError
     return bytes(page)
 
@@ -95,9 +96,11 @@ def parse_metrics(page: str) -> MemberMetrics | None:
         if sample is None:
             continue
         try:
-            samples.setdefault(sample[1], []).append((sample[2] or "", float(sample[3])))
+            value = float(sample[3])
         except ValueError:
             continue
+        if math.isfinite(value):
+            samples.setdefault(sample[1], []).append((sample[2] or "", value))
     if not any(name.startswith("etcd_") for name in samples):
         return None
 

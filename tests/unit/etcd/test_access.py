@@ -62,6 +62,14 @@ def test_rubbish_in_place_of_a_pem_is_named_by_its_field(tls, field, fault) -> N
     assert refused.value.field == field
 
 
+def test_a_bundle_may_have_comments_in_any_script() -> None:
+    """As those of Fedora and of curl have."""
+    bundle = "# NetLock Arany Főtanúsítvány\n".encode() + AUTHORITY.certificate
+    assert Tls(bundle).context().get_ca_certs()
+    with pytest.raises(InvalidInput, match="damaged"):
+        Tls(AUTHORITY.certificate.replace(b"MI", "MIé".encode(), 1)).validate()
+
+
 @pytest.mark.parametrize("given", [(b"c", None), (None, b"k")])
 def test_a_certificate_and_its_key_come_together(given) -> None:
     with pytest.raises(InvalidInput, match="come together"):

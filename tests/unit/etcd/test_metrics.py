@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etcdmaint.etcd.metrics import MemberMetrics, parse_metrics
+from etcdmaint.etcd.metrics import MemberMetrics, _read, parse_metrics
 
 PAGE = """\
 # HELP etcd_disk_backend_defrag_duration_seconds The latency distribution of backend defragmentation.
@@ -55,6 +57,23 @@ def test_no_quota_at_all_is_negative() -> None:
 @pytest.mark.parametrize("page", ["", "<html>etcd_</html>", "process_start_time_seconds 1\n"])
 def test_a_page_without_a_metric_of_etcds_is_not_etcds(page) -> None:
     assert parse_metrics(page) is None
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_a_value_that_is_no_number_is_not_there(value) -> None:
+    found = parse_metrics(f"etcd_server_has_leader 1\netcd_disk_defrag_inflight {value}\n")
+    assert found is not None
+    assert found.defrag_inflight is None
+
+
+async def test_a_page_that_comes_in_small_pieces_is_read_whole() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"HT")
+    reading = asyncio.ensure_future(_read(reader))
+    await asyncio.sleep(0)
+    reader.feed_data(b"TP/1.0 200 OK\r\n\r\n")
+    reader.feed_eof()
+    assert await reading == b"HTTP/1.0 200 OK\r\n\r\n"
 
 
 @given(st.text())
