@@ -22,6 +22,7 @@ from etcdmaint.compression.encryption.ciphers import Box, Cbc, Cipher, Gcm
 from etcdmaint.compression.encryption.configuration import (
     EncryptionConfiguration,
     Identity,
+    Key,
     Kind,
     Kms,
     Provider,
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
 
 ENCRYPTED = b"k8s:enc:"
 
-_CIPHERS: dict[Kind, Callable[[bytes], Cipher]] = {
-    Kind.AESCBC: Cbc,
-    Kind.AESGCM: Gcm,
-    Kind.SECRETBOX: Box,
+_CIPHERS: dict[Kind, Callable[[Key], Cipher]] = {
+    Kind.AESCBC: lambda key: Cbc(key.secret),
+    Kind.AESGCM: lambda key: Gcm(key.secret, name=key.name),
+    Kind.SECRETBOX: lambda key: Box(key.secret),
 }
 # Of several failures the one that says most about the value, or what to do, is raised.
 _WORST = (KmsUnavailable, DecryptionFailed, KmsRefused, EncryptionKeyMissing)
-_POLL_SECONDS = 60.0
+# Before an answer is too old for its readers: they never ask themselves while this goes on.
+_POLL_SECONDS = 45.0
 _MAX_SHOWN = 64
 
 _log = logging.getLogger(__name__)
@@ -188,8 +190,12 @@ class EncryptionChain:
         self._plugins: list[Plugin] = []
         self._envelopes: list[_Envelope] = []
         chosen: dict[tuple[str, str], tuple[_Link, ...]] = {}
+        # A key that several entries have is one: its writes are counted together.
+        ciphers: dict[tuple[Kind, Key], Cipher] = {}
         for entry in configuration.entries if configuration else ():
-            links = tuple(link for provider in entry.providers for link in self._links(provider))
+            links = tuple(
+                link for provider in entry.providers for link in self._links(provider, ciphers)
+            )
             for selector in entry.selectors:
                 # A resource that two entries name is written by the first and read by both.
                 at = (selector.group, selector.resource)
@@ -217,14 +223,13 @@ class EncryptionChain:
             await asyncio.to_thread(envelope.refresh)
 
     async def poll(self) -> None:
-        """Ask every minute, until cancelled; a plugin that does not answer is asked again then."""
+        """Ask ahead of every reader, until cancelled; who does not answer is asked again then."""
         while True:
             await self._clock.sleep(_POLL_SECONDS)
-            for envelope in self._envelopes:
-                try:
-                    await asyncio.to_thread(envelope.refresh)
-                except KmsUnavailable as error:
-                    _log.warning("kms status is not known: %s", error)
+            # Beside one another: a plugin that hangs keeps no other from being asked.
+            async with asyncio.TaskGroup() as group:
+                for envelope in self._envelopes:
+                    group.create_task(_refresh(envelope))
 
     def close(self) -> None:
         """Hang up on every plugin; nothing may follow."""
@@ -237,7 +242,9 @@ class EncryptionChain:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _links(self, provider: Provider) -> Iterator[_Link]:
+    def _links(
+        self, provider: Provider, ciphers: dict[tuple[Kind, Key], Cipher]
+    ) -> Iterator[_Link]:
         if isinstance(provider, Identity):
             yield _IDENTITY
         elif isinstance(provider, Kms):
@@ -247,7 +254,9 @@ class EncryptionChain:
         else:
             for key in provider.keys:
                 prefix = f"k8s:enc:{provider.kind}:v1:{key.name}:".encode()
-                cipher = _CIPHERS[provider.kind](key.secret)
+                if (provider.kind, key) not in ciphers:
+                    ciphers[provider.kind, key] = _CIPHERS[provider.kind](key)
+                cipher = ciphers[provider.kind, key]
                 yield _Link(prefix, str(provider.kind), key.name, cipher)
 
     def _envelope(self, provider: Kms) -> _Envelope:
@@ -269,6 +278,13 @@ class EncryptionChain:
         self._plugins.append(plugin)
         self._envelopes.append(envelope)
         return envelope
+
+
+async def _refresh(envelope: _Envelope) -> None:
+    try:
+        await asyncio.to_thread(envelope.refresh)
+    except KmsUnavailable as error:
+        _log.warning("kms status is not known: %s", error)
 
 
 def _missing(stored: bytes, *, alone: bool) -> EncryptionKeyMissing:

@@ -230,9 +230,13 @@ def _key(at: Field, sizes: tuple[int, ...], found: Problems) -> Key:
 
 
 def _base64(text: str) -> bytes | None:
-    # Go ignores line breaks inside; what follows the padding it does not.
+    # Go ignores line breaks inside, and takes neither too much padding nor what follows it.
+    text = text.replace("\n", "").replace("\r", "")
+    digits = text.rstrip("=")
+    if len(text) - len(digits) != -len(digits) % 4:
+        return None
     try:
-        return base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
+        return base64.b64decode(text, validate=True)
     except ValueError:
         return None
 

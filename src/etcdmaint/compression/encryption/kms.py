@@ -9,6 +9,7 @@ Source: k8s.io/kms, services v2.KeyManagementService and v1beta1.KeyManagementSe
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -127,6 +128,7 @@ class Plugin:
     ) -> None:
         self.name = provider.name
         self.calls: Counter[str] = Counter()
+        self._counting = threading.Lock()
         self._timeout = provider.timeout
         self._clock = clock
         self._pace = pace
@@ -137,6 +139,14 @@ class Plugin:
         """Hang up; no call may follow."""
         self._channel.close()
 
+    def useless(self, error: DecryptionFailed) -> KmsRefused:
+        """What a data key is that no cipher can use: the plugin's doing or the value's, who knows.
+
+        So nothing is called damaged: what is damaged may be deleted.
+        """
+        text = f"the KMS plugin {self.name!a} opens a data key that is none: {error}"
+        return KmsRefused(text, provider="kms", key_name=self.name)
+
     def _call(
         self, method: str, request: Message, answer: Callable[[bytes], Any], *, opens: bool = False
     ) -> Any:
@@ -144,7 +154,8 @@ class Plugin:
         if opens and self._pace is not None:
             self._pace()
         short = method.rpartition("/")[2]
-        self.calls[short] += 1
+        with self._counting:
+            self.calls[short] += 1
         rpc = self._channel.unary_unary(
             method, request_serializer=lambda m: m.SerializeToString(), response_deserializer=answer
         )

@@ -10,7 +10,6 @@ Source: apiserver's `storage/value/encrypt/envelope`.
 from __future__ import annotations
 
 import hashlib
-import threading
 
 from etcdmaint.clock import Clock
 from etcdmaint.compression.encryption.ciphers import Cbc, Gcm, cbc_of, gcm_of
@@ -25,7 +24,6 @@ class KmsV1:
     def __init__(self, plugin: PluginV1, *, cache_size: int, clock: Clock) -> None:
         self._plugin = plugin
         self._keys: DataKeys[tuple[Gcm, Cbc]] = DataKeys(cache_size, clock)
-        self._greeting = threading.Lock()
         self._greeted = False
 
     def encrypt(self, _plaintext: bytes, _key: bytes) -> bytes:
@@ -54,10 +52,10 @@ class KmsV1:
 
     def refresh(self) -> None:
         """See that the plugin speaks v1beta1. Raises KmsUnavailable."""
-        with self._greeting:
-            if not self._greeted:
-                self._plugin.version()
-                self._greeted = True
+        # Two threads may both ask; neither has to wait for the other's timeout.
+        if not self._greeted:
+            self._plugin.version()
+            self._greeted = True
 
     def close(self) -> None:
         """Hang up; nothing may follow."""
@@ -66,4 +64,7 @@ class KmsV1:
     def _open(self, wrapped: bytes) -> tuple[Gcm, Cbc]:
         self.refresh()
         secret = self._plugin.decrypt(wrapped)
-        return gcm_of(secret), cbc_of(secret)
+        try:
+            return gcm_of(secret), cbc_of(secret)
+        except DecryptionFailed as error:
+            raise self._plugin.useless(error) from None

@@ -67,6 +67,9 @@ class KmsV2:
         # The bound method alone: what is kept can decrypt and nothing else.
         self._keys: DataKeys[Decrypt] = DataKeys(cache_size, clock)
         self._asking = threading.Lock()
+        # How often the status was asked for, and why the last time came to nothing.
+        self._asked = 0
+        self._fault = ""
         self._due = 0.0
         self._key_id = ""
         self._seed: _Seed | None = None
@@ -107,19 +110,22 @@ class KmsV2:
         if stored.source_type not in (SOURCE_KEY, SOURCE_SEED):
             raise DecryptionFailed(f"the type {stored.source_type} of its data key is not known")
         secret = self._plugin.decrypt(stored.wrapped)
-        cipher = gcm_of(secret) if stored.source_type == SOURCE_KEY else ExtendedGcm(secret)
+        try:
+            cipher = gcm_of(secret) if stored.source_type == SOURCE_KEY else ExtendedGcm(secret)
+        except DecryptionFailed as error:
+            raise self._plugin.useless(error) from None
         return cipher.decrypt
 
     def _current(self) -> str:
         """The key id that a value must have so as not to be stale."""
+        if not self._key_id:
+            self._ask_or_share(lambda: not self._is_due(), writing=False)
         # Where an answer is known, one caller asks again and the others go on with that.
-        if self._is_due() and self._asking.acquire(blocking=not self._key_id):
+        elif self._is_due() and self._asking.acquire(blocking=False):
             try:
                 if self._is_due():
                     self._ask(writing=False)
             except KmsUnavailable as error:
-                if not self._key_id:
-                    raise
                 _log.warning("kms status is not known: %s", error)
             finally:
                 self._asking.release()
@@ -133,35 +139,63 @@ class KmsV2:
         self._current()
         seed = self._usable_seed()
         if seed is None:
-            with self._asking:
-                # Another writer may have been quicker.
-                if self._usable_seed() is None:
-                    self._ask(writing=True)
-                seed = self._seed
+            self._ask_or_share(lambda: self._usable_seed() is not None, writing=True)
+            seed = self._seed
         assert seed is not None
         return seed
 
     def _usable_seed(self) -> _Seed | None:
         return self._seed if self._clock.monotonic() < self._seed_until else None
 
+    def _ask_or_share(self, done: Callable[[], bool], *, writing: bool) -> None:
+        """Ask, unless somebody did while this thread waited for its turn to.
+
+        Their failure is this thread's as well: else a plugin that hangs would cost every thread the
+        timeouts of all before it.
+        """
+        asked = self._asked
+        with self._asking:
+            if done():
+                return
+            if self._asked != asked and self._fault:
+                raise KmsUnavailable(self._fault)
+            self._ask(writing=writing)
+
     def _ask(self, *, writing: bool) -> None:
+        self._fault = "the KMS plugin was not asked to the end"
+        try:
+            self._learn(writing=writing)
+            self._fault = ""
+        except KmsUnavailable as error:
+            self._fault = str(error)
+            raise
+        finally:
+            self._asked += 1
+
+    def _learn(self, *, writing: bool) -> None:
         now = self._clock.monotonic()
         self._due = now + RETRY_SECONDS
         status = self._plugin.status()
         if fault := _fault_of_key_id(status.key_id):
             raise self._wrong(f"has a status in which {fault}")
         self._note_health(status)
+        if self._seed is None:
+            # Enough to read with, whatever becomes of a seed.
+            self._note_key(status.key_id)
         # The seed first: a key id that the plugin does not encrypt with makes nothing stale.
         if self._seed is None:
             self._seed = self._new_seed(status.key_id) if writing else None
         elif self._seed.wrapped.key_id != status.key_id:
             self._seed = self._new_seed(status.key_id)
         self._seed_until = now + SEED_SECONDS
-        if self._key_id != status.key_id:
-            extra = {"provider": self._plugin.name, "key_id": _short(status.key_id)}
-            _log.info("kms key", extra=extra)
-        self._key_id = status.key_id
+        self._note_key(status.key_id)
         self._due = now + POLL_SECONDS
+
+    def _note_key(self, key_id: str) -> None:
+        if self._key_id != key_id:
+            extra = {"provider": self._plugin.name, "key_id": _short(key_id)}
+            _log.info("kms key", extra=extra)
+        self._key_id = key_id
 
     def _new_seed(self, key_id: str) -> _Seed:
         secret = os.urandom(SEED_BYTES)

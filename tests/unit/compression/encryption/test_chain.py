@@ -224,3 +224,25 @@ def test_any_number_of_resources_costs_no_memory() -> None:
 
     assert len({id(chain.for_resource(f"g{n}", f"r{n}")) for n in range(1000)}) == 1
     assert chain.for_resource("", "secrets") is chain.for_resource("", "secrets")
+
+
+def test_a_key_counts_what_it_writes_for_all_entries_together_and_is_told_by_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Random nonces bound how much one key may write, whichever resource it is for."""
+    monkeypatch.setattr("etcdmaint.compression.encryption.ciphers.GCM_WRITES_PER_KEY", 4)
+    chain = EncryptionChain(
+        EncryptionConfiguration.load(
+            document(
+                entry([keyed("aesgcm", "one", "two")], "secrets"),
+                entry([keyed("aesgcm", "one")], "configmaps"),
+            )
+        )
+    )
+    for _ in range(2):
+        chain.for_resource("", "secrets").to_storage(b"x", KEY)
+        assert not caplog.records
+        chain.for_resource("", "configmaps").to_storage(b"x", KEY)
+
+    (warning,) = caplog.records
+    assert warning.__dict__["key_name"] == "one"

@@ -355,3 +355,29 @@ def test_any_text_in_any_place_is_read_or_refused(text: str) -> None:
     providers = [keyed("aesgcm", text or "x"), kms(text, name=text, timeout=text), {text: {}}]
     for provider in providers:
         assert problems(document(entry([provider], text))) is not None
+
+
+@pytest.mark.parametrize(
+    ("secret", "good"),
+    [
+        ("A" * 32, True),
+        ("A" * 16 + "\\n" + "A" * 16, True),
+        ("A" * 32 + "=", False),
+        ("A" * 32 + "==", False),
+        ("A" * 32 + "===", False),
+        ("A" * 32 + "====", False),
+        ("A" * 43, False),
+        ("A" * 43 + "=", True),
+        ("A" * 43 + "==", False),
+        ("A" * 43 + "\\r\\n=", True),
+        ("A" * 43 + "=A", False),
+        ("A" * 42 + "-=", False),
+    ],
+)
+def test_a_secret_is_base64_as_go_reads_it(secret: str, good: bool) -> None:
+    """Neither too little padding nor too much: kube-apiserver would not start with this file."""
+    text = GOOD.replace(SECRET, f'"{secret}"')
+
+    assert [problem.fault for problem in problems(text.encode())] == (
+        [] if good else ["must be base64, with its padding"]
+    )

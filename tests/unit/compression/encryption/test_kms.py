@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etcdmaint.compression.encryption import kms_v2
+from etcdmaint.compression.encryption import data_keys, kms_v2
 from etcdmaint.compression.encryption.chain import EncryptionChain
 from etcdmaint.compression.encryption.ciphers import Cbc, Gcm
 from etcdmaint.compression.encryption.kms import (
@@ -160,6 +160,30 @@ def test_polling_sees_a_new_key_without_any_reader(serve: Serve, clock: StillClo
         asyncio.run(poll_for_a_while())
 
 
+def test_while_polling_goes_on_no_reader_waits_for_a_status(
+    serve: Serve, clock: StillClock
+) -> None:
+    """The answer is renewed before it is too old, and a plugin that hangs delays no other."""
+    plugin = serve("kid-1")
+    due: list[bool] = []
+
+    class Watched(StillClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            due.append(chain._envelopes[0]._is_due())  # type: ignore[attr-defined]
+
+    async def poll_for_a_while() -> None:
+        await chain.connect()
+        polling = asyncio.ensure_future(chain.poll())
+        await until(lambda: len(due) >= 3)
+        polling.cancel()
+
+    with chain_of(plugin, Watched()) as chain:
+        asyncio.run(poll_for_a_while())
+
+    assert not any(due)
+
+
 def test_polling_outlives_a_plugin_that_does_not_answer(
     serve: Serve, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,7 +325,7 @@ def test_an_unhealthy_plugin_is_used_and_told_once(
     assert [record.getMessage() for record in warnings] == ["kms plugin is not healthy"]
 
 
-def test_a_refused_data_key_is_asked_for_once_a_minute(serve: Serve, clock: StillClock) -> None:
+def test_a_refused_data_key_is_asked_for_once_in_a_while(serve: Serve, clock: StillClock) -> None:
     """A scan of ten thousand values under a key that is gone must not ask ten thousand times."""
     plugin = serve("kid-1")
     with chain_of(plugin, clock) as writer:
@@ -316,7 +340,7 @@ def test_a_refused_data_key_is_asked_for_once_a_minute(serve: Serve, clock: Stil
             assert refusal.value.key_name == "vault"
         assert plugin.calls["Decrypt"] == 1
         plugin.keys = ["kid-2", "kid-1"]
-        clock.pass_(60)
+        clock.pass_(data_keys.REFUSED_SECONDS)
         assert one.from_storage(stored, KEY) == (b"value", True)
 
 
@@ -353,6 +377,76 @@ def test_a_plugin_that_hangs_costs_the_timeout_and_no_more(serve: Serve, clock: 
         pytest.raises(KmsUnavailable, match="DEADLINE_EXCEEDED"),
     ):
         chain.for_resource("", "secrets").to_storage(b"value", KEY)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["status", "data key"])
+@pytest.mark.parametrize("writing", [False, True], ids=["reading", "writing"])
+def test_a_plugin_that_hangs_costs_no_thread_the_timeouts_of_the_others(
+    serve: Serve, clock: StillClock, known: bool, writing: bool
+) -> None:
+    """A queue of readers behind a plugin that hangs would outlast the plugin."""
+    plugin = serve("kid-1")
+    stored = older_form(plugin, "kid-1", b"value")
+    start = threading.Barrier(8)
+    with (
+        chain_of(plugin, clock, kms={"timeout": "300ms"}) as chain,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        one = chain.for_resource("", "secrets")
+        if known:
+            asyncio.run(chain.connect())
+            clock.pass_(kms_v2.SEED_SECONDS)
+        plugin.calls.clear()
+        plugin.fail |= dict.fromkeys(("Status", "Decrypt"), grpc.StatusCode.UNAVAILABLE)
+        plugin.stall = 0.2
+
+        def work(_: int) -> str:
+            start.wait()
+            with pytest.raises(KmsUnavailable) as refusal:
+                one.to_storage(b"value", KEY) if writing else one.from_storage(stored, KEY)
+            return str(refusal.value)
+
+        told = set(pool.map(work, range(8)))
+
+    assert len(told) == 1, "each says it once, and the same"
+    # Whoever comes late asks again.
+    assert sum(plugin.calls.values()) <= 4
+
+
+def test_a_seed_that_cannot_be_made_keeps_nobody_from_reading(
+    serve: Serve, clock: StillClock
+) -> None:
+    """Credentials that decrypt and do not encrypt are enough to read with."""
+    plugin = serve("kid-1")
+    stored = older_form(plugin, "kid-1", b"value")
+    plugin.fail["Encrypt"] = grpc.StatusCode.PERMISSION_DENIED
+    with chain_of(plugin, clock) as chain:
+        one = chain.for_resource("", "secrets")
+        with pytest.raises(KmsUnavailable, match="PERMISSION_DENIED"):
+            one.to_storage(b"value", KEY)
+        plugin.fail["Status"] = grpc.StatusCode.UNAVAILABLE
+        assert one.from_storage(stored, KEY) == (b"value", True)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_data_key_that_is_none_is_the_plugins_doing_and_no_damage(
+    serve: Serve, clock: StillClock, version: str
+) -> None:
+    """R86, R90: what is called damaged may be deleted, so it is not said on a plugin's word."""
+    plugin = serve("kid-1")
+    wrapped = plugin.wrap(b"short", "kid-1")
+    if version == "v1":
+        stored = b"k8s:enc:kms:v1:vault:" + len(wrapped).to_bytes(2, "big") + wrapped + bytes(40)
+    else:
+        value = EncryptedObject(bytes(80), Wrapped(wrapped, "kid-1", {}), SOURCE_SEED)
+        stored = PREFIX + dump_object(value)
+    with chain_of(plugin, clock, kms={"version": version}) as chain:
+        for _ in range(2):
+            with pytest.raises(KmsRefused, match="a data key that is none") as refusal:
+                chain.for_resource("", "secrets").from_storage(stored, KEY)
+            assert not refusal.value.corrupt
+
+    assert plugin.calls["Decrypt"] == 1
 
 
 def test_a_plugin_that_was_restarted_is_found_again(serve: Serve, clock: StillClock) -> None:
