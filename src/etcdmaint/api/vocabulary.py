@@ -1,4 +1,4 @@
-"""The closed sets of words that stand in specs and statuses.
+"""The closed sets of words that stand in specs and statuses, and that the domain speaks as well.
 
 No imports but enum: whoever speaks these words need not pay for the models.
 """
@@ -9,8 +9,9 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where an EtcdDefrag stands (D1)."""
+    """Where a run stands (D1): the last two are absorbing, the first is never written."""
 
+    NEW = ""
     PENDING = "Pending"
     RUNNING = "Running"
     COMPLETE = "Complete"

@@ -13,51 +13,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+# A run's own words, which its object has as well: handed on to whoever speaks of runs.
+from etcdmaint.api.vocabulary import LeaderTransfer as LeaderTransfer
+from etcdmaint.api.vocabulary import Outcome as Outcome
+from etcdmaint.api.vocabulary import Phase as Phase
+from etcdmaint.api.vocabulary import Role as Role
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.errors import EtcdmaintError
 from etcdmaint.etcd.access import Access
 from etcdmaint.etcd.endpoint import Endpoint
-
-
-class Phase(StrEnum):
-    """Where a run stands (D1). The last two are absorbing."""
-
-    NEW = ""
-    PENDING = "Pending"
-    RUNNING = "Running"
-    COMPLETE = "Complete"
-    FAILED = "Failed"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether nothing may change any more."""
-        return self in (Phase.COMPLETE, Phase.FAILED)
-
-
-class Outcome(StrEnum):
-    """What became of a member."""
-
-    PENDING = "Pending"
-    SKIPPED = "Skipped"
-    DEFRAGMENTED = "Defragmented"
-    FAILED = "Failed"
-
-
-class Role(StrEnum):
-    """A member's role when its turn came."""
-
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    LEARNER = "learner"
-
-
-class LeaderTransfer(StrEnum):
-    """Whether leadership is moved off the leader before its turn (D31)."""
-
-    ALWAYS = "Always"
-    AUTO = "Auto"
-    NEVER = "Never"
-
 
 IN_FLIGHT = "InFlight"
 """The reason of a Pending row whose Defragment may have been sent (D32)."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from etcdmaint.api.conditions import find_condition, set_condition
 from etcdmaint.api.connection import ConnectionMember, EtcdConnectionStatus
-from etcdmaint.api.vocabulary import ConnectionCondition
-from etcdmaint.api.vocabulary import Role as StatusRole
+from etcdmaint.api.vocabulary import ConnectionCondition, Role
 from etcdmaint.defrag.health import Observation, judge
 from etcdmaint.errors import ClusterNotHealthy, EtcdError, EtcdmaintError
 from etcdmaint.etcd.types import AlarmKind, Member, MemberStatus
@@ -181,13 +180,13 @@ def _row(
     status = observation.status(member.id)
     if status is None:
         return ConnectionMember(member_id=member.id, name=member.name or None, endpoint=endpoint)
-    role = StatusRole.LEADER if status.leader == member.id else StatusRole.FOLLOWER
+    role = Role.LEADER if status.leader == member.id else Role.FOLLOWER
     quota = status.db_size_quota or quota_bytes or None
     return ConnectionMember(
         member_id=member.id,
         name=member.name or None,
         endpoint=endpoint,
-        role=StatusRole.LEARNER if member.is_learner else role,
+        role=Role.LEARNER if member.is_learner else role,
         version=status.version,
         db_size=status.db_size,
         db_size_in_use=status.db_size_in_use,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from etcdmaint.api.defrag import EtcdDefrag, parse_defrag
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import (
-    LeaderTransfer,
     Phase,
     RunGone,
     RunRequest,
@@ -193,7 +192,7 @@ class Runner:
                 quota_usage_above=spec.rule.quota_usage_above,
                 min_reclaim=spec.rule.min_reclaim,
             ),
-            leader_transfer=LeaderTransfer(spec.leader_transfer.value),
+            leader_transfer=spec.leader_transfer,
             dry_run=defrag.dry_run,
             allow_unsafe_version=defrag.allow_unsafe_version,
             created=defrag.created.isoformat(),

@@ -13,11 +13,8 @@ from typing import Any
 from etcdmaint.api.conditions import find_condition, set_condition
 from etcdmaint.api.defrag import EtcdDefragStatus, defrag_status
 from etcdmaint.api.defrag import MemberRow as StatusRow
-from etcdmaint.api.vocabulary import DefragCondition
-from etcdmaint.api.vocabulary import Outcome as StatusOutcome
-from etcdmaint.api.vocabulary import Phase as StatusPhase
-from etcdmaint.api.vocabulary import Role as StatusRole
-from etcdmaint.defrag.run import MemberRow, Outcome, Phase, Role, RunState
+from etcdmaint.api.vocabulary import DefragCondition, Outcome, Phase
+from etcdmaint.defrag.run import MemberRow, RunState
 from etcdmaint.kube.client import Json
 from etcdmaint.quantities import format_bytes
 
@@ -29,7 +26,7 @@ def read_state(obj: Mapping[str, Any], member_ids: Mapping[str, int] | None = No
     for it. A name that it lacks gets an ID that no member has, which is what became of that member.
     """
     status = defrag_status(obj)
-    phase = Phase(status.phase.value) if status.phase else Phase.NEW
+    phase = status.phase or Phase.NEW
     wanted = DefragCondition(phase.value) if phase.terminal else DefragCondition.PROGRESSING
     condition = find_condition(status.conditions, wanted) or {}
     message, *notes = str(condition.get("message") or "").split("\n")
@@ -63,7 +60,7 @@ def write_state(obj: Mapping[str, Any], state: RunState, now: datetime) -> Json:
     generation = int(obj.get("metadata", {}).get("generation") or 0)
     before = defrag_status(obj)
     return EtcdDefragStatus(
-        phase=StatusPhase(state.phase.value) if state.phase else None,
+        phase=state.phase or None,
         started_at=state.started_at or before.started_at,
         completed_at=state.completed_at,
         defragmented=state.defragmented if state.rows else None,
@@ -111,8 +108,8 @@ def _read_row(row: StatusRow, fallback_id: int) -> MemberRow:
     return MemberRow(
         name=row.name,
         member_id=fallback_id if row.member_id is None else row.member_id,
-        role=Role(row.role.value) if row.role else None,
-        outcome=Outcome(row.outcome.value) if row.outcome else Outcome.PENDING,
+        role=row.role,
+        outcome=row.outcome or Outcome.PENDING,
         reason=row.reason or "",
         message=row.message or "",
         db_size_before=row.db_size_before,
@@ -129,8 +126,8 @@ def _write_row(row: MemberRow) -> StatusRow:
     return StatusRow(
         name=row.name,
         member_id=row.member_id,
-        role=StatusRole(row.role.value) if row.role else None,
-        outcome=StatusOutcome(row.outcome.value),
+        role=row.role,
+        outcome=row.outcome,
         reason=row.reason or None,
         message=row.message or None,
         db_size_before=row.db_size_before,

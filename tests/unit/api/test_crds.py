@@ -16,7 +16,6 @@ from etcdmaint.api.connection import EtcdConnectionSpec, EtcdConnectionStatus
 from etcdmaint.api.defrag import EtcdDefragSpec, EtcdDefragStatus
 from etcdmaint.api.schema import wire_name
 from etcdmaint.api.vocabulary import ClusterKind, LeaderTransfer, Outcome, Phase, Role
-from etcdmaint.defrag import run
 from etcdmaint.defrag.rule import Rule
 from tests.unit.api.test_specs import REF, spec_of
 
@@ -138,19 +137,12 @@ def enum(crd: str, *path: str) -> list[str]:
 
 def test_the_closed_sets_are_one_set_each() -> None:
     crd = names.DEFRAG_CRD
-    assert enum(crd, "status", "phase") == list(Phase)
+    assert enum(crd, "status", "phase") == [phase for phase in Phase if phase]
     assert enum(crd, "status", "members", "outcome") == list(Outcome)
     assert sorted(enum(crd, "status", "members", "role")) == sorted(Role)
     assert enum(crd, "spec", "leaderTransfer") == list(LeaderTransfer)
     assert enum(crd, "spec", "clusterRef", "kind") == list(ClusterKind)
     assert sorted(enum(names.CONNECTION_CRD, "status", "members", "role")) == sorted(Role)
-
-
-def test_the_domain_speaks_the_same_words() -> None:
-    assert {phase.value for phase in run.Phase} - {""} == set(Phase)
-    assert set(run.Outcome) == set(Outcome)
-    assert set(run.Role) == set(Role)
-    assert set(run.LeaderTransfer) == set(LeaderTransfer)
 
 
 def test_the_domain_has_the_same_defaults() -> None:

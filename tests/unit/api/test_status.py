@@ -123,7 +123,7 @@ def test_a_row_without_a_name_is_none_and_of_two_with_one_name_the_first_counts(
 @pytest.mark.parametrize("phase", ["", "Started", "complete", 5, None, [], True])
 def test_a_phase_that_is_none_is_no_phase(phase: Any) -> None:
     parsed = parse_defrag(stored({"clusterRef": REF}, {"phase": phase}))
-    assert parsed.status.phase is None
+    assert not parsed.status.phase
     assert not parsed.finished
 
 
