@@ -114,7 +114,7 @@ def _read(file: str) -> bytes:
 
 def _document(data: bytes) -> dict[str, Any]:
     """The file as plain data; {} where it is none that can be read as such."""
-    from etcdmaint.compression.encryption.document import Problem, parse
+    from etcdmaint.compression.document import Problem, parse
 
     if isinstance(parse(data), Problem):
         return {}
@@ -137,8 +137,8 @@ def _judge(
 ) -> tuple[str, tuple[Any, ...], list[Any], bytes]:
     """The kind, what is wrong, what should be thought about twice, and the bytes to be loaded."""
     from etcdmaint.compression import policy
+    from etcdmaint.compression.document import Problem, parse
     from etcdmaint.compression.encryption import configuration
-    from etcdmaint.compression.encryption.document import Problem, parse
 
     root = parse(data)
     if isinstance(root, Problem):
@@ -178,7 +178,7 @@ def _render(
 ) -> tuple[bytes, tuple[Any, ...]]:
     """The published file, and what is wrong with it by the paths of the object."""
     from etcdmaint.compression import policy, rendering
-    from etcdmaint.compression.encryption.document import Problem
+    from etcdmaint.compression.document import Problem
 
     spec = document.get("spec")
     entries = spec.get("resources", []) if isinstance(spec, dict) else None
@@ -217,7 +217,7 @@ def _render(
 
 def _with_lines(data: bytes, problems: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same, each with the line of its place in the object's own file."""
-    from etcdmaint.compression.encryption.document import Field, Problem, Problems, parse
+    from etcdmaint.compression.document import Field, Problem, Problems, parse
 
     root = parse(data)
     assert isinstance(root, Field)

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import yaml
 
-from etcdmaint.compression.encryption.document import Field, Problem, Problems, parse
+from etcdmaint.compression.document import Field, Problem, Problems, parse
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
 from etcdmaint.compression.rule import UNSELECTED, Algorithm, Rewrite, Rule
 from etcdmaint.errors import InvalidInput

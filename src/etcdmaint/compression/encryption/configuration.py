@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from etcdmaint.compression.document import Field, Problem, Problems, parse
 from etcdmaint.compression.encryption import selectors
-from etcdmaint.compression.encryption.document import Field, Problem, Problems, parse
 from etcdmaint.compression.encryption.selectors import Selector
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import parse_duration

@@ -199,7 +199,7 @@ def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])
 def test_half_a_character_is_no_name(loader: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """One loader of YAML takes it for text, which could not be encoded; the other does not."""
-    monkeypatch.setattr("etcdmaint.compression.encryption.document._LOADER", loader)
+    monkeypatch.setattr("etcdmaint.compression.document._LOADER", loader)
 
     assert problems(GOOD.replace("key1", r'"\ud800"').encode())
 
