@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FULL_ABOVE = Fraction(8, 10)
 PATIENCE = 60.0
 """Seconds that the gate may defer a sweep in the middle of a rescue."""
+COMPACTION_LIMIT = 1800.0
+"""Seconds for each member's compaction: gigabytes take minutes, and a person who has had enough leaves."""
 
 
 @click.command("rescue")
@@ -105,7 +107,7 @@ def rescue(
     findings = asyncio.run(parts.rescue(_Silent()).look())
     if findings.ending is not Ending.DONE:
         return refuse(findings)
-    if not findings.full:
+    if not (findings.full or findings.untold):
         output.print_line(
             "NOSPACE is not armed: this etcd takes writes, there is nothing to rescue."
         )
@@ -113,7 +115,7 @@ def rescue(
     show_plan(findings, keep)
     if not yes:
         click.confirm("Go on?", abort=True, err=True)
-        if findings.slotless:
+        if findings.full:
             output.print_note(
                 "etcd takes no write now, so nobody will see that this cluster is being worked on: "
                 "make sure that nobody else defragments it"
@@ -161,7 +163,7 @@ class _Parts:
         clock, fence = SystemClock(), ProcessFence()
         timing = Timing(rpc_timeout=self.connection.command_timeout)
 
-        def make_sweep(request: RunRequest) -> Sweep:
+        def make_sweep(request: RunRequest, break_lock: bool) -> Sweep:
             return Sweep(
                 request,
                 surroundings=self.surroundings,
@@ -170,7 +172,7 @@ class _Parts:
                 audience=audience,
                 clock=clock,
                 timing=timing,
-                break_lock=self.break_lock,
+                break_lock=break_lock,
             )
 
         return Rescue(
@@ -213,7 +215,12 @@ class _ByHand:
     async def compact(self, members: Sequence[MemberClient], revision: int) -> None:
         from etcdmaint.compaction.by_hand import compact_now
 
-        await compact_now(members, revision)
+        await compact_now(members, revision, timeout=COMPACTION_LIMIT)
+
+    async def is_told(self, member: MemberClient, revision: int) -> bool:
+        from etcdmaint.compaction.by_hand import is_told
+
+        return await is_told(member, revision, timeout=self.timeout)
 
     async def publish(self, member: MemberClient, revision: int) -> bool:
         from etcdmaint.compaction.by_hand import publish

@@ -18,6 +18,13 @@ def refuse(findings: Findings) -> int:
 
 def show_plan(findings: Findings, keep: float) -> None:
     """Show what was seen and what would be done; `keep` in seconds."""
+    if not findings.full:
+        output.print_line(
+            f"NOSPACE is not armed. But history is cut at revision {findings.compacted}, and "
+            "compact_rev_key says less, as after a rescue that was cut short: the other compactors "
+            "will be told by it."
+        )
+        return
     output.print_line(f"NOSPACE is armed for {', '.join(findings.full)}: etcd takes no writes.")
     output.print_line("")
     output.print_table(
@@ -36,6 +43,9 @@ def show_plan(findings: Findings, keep: float) -> None:
         numbers=frozenset({"DB SIZE", "IN USE", "QUOTA"}),
     )
     output.print_line("")
+    if findings.holder:
+        output.print_line(f"The lock of {findings.holder} will be broken.")
+        output.print_line("")
     kept = findings.head - findings.compacted
     when = f"after {format_duration(keep)}" if keep else "at once"
     history = (
@@ -67,6 +77,8 @@ def report(rescued: Rescued) -> int:
         output.print_note(f"etcdmaint: {rescued.message.rstrip('.')}; {_advice(rescued.ending)}")
         return CODES[rescued.ending]
     output.print_line(f"{rescued.message}.")
+    if not rescued.prefixes:
+        return ExitCode.DONE
     output.print_line("")
     output.print_line("What fills the database now, and how often it was written:")
     output.print_table(

@@ -124,10 +124,16 @@ async def compact_now(
     """
     first, *others = members
     with contextlib.suppress(RevisionCompacted):
-        await compact_physically(first, others, revision, timeout)
+        await compact_physically(first, others, revision, timeout, others_timeout=timeout)
     compacted = await read_compacted(first)
     if compacted < revision:
         raise EtcdError(f"compacted to {revision}, but etcd says that it is at {compacted}")
+
+
+async def is_told(member: Store, revision: int, *, timeout: float | None = None) -> bool:
+    """Whether the key says that as much is compacted; also where there is no key. Raises EtcdError."""
+    version, said = await _read_key(member, timeout)
+    return version == 0 or said >= revision
 
 
 async def publish(member: Store, revision: int, *, timeout: float | None = None) -> bool:
@@ -136,14 +142,20 @@ async def publish(member: Store, revision: int, *, timeout: float | None = None)
     By the same compare-and-swap as in the election, so that other contenders only see one more round. A
     key that says as much or more is left alone, also when it is moved on meanwhile. Raises EtcdError.
     """
-    found = await member.range(KEY, timeout=timeout)
-    kv = found.kvs[0] if found.kvs else None
-    if (advertised(kv, found.header.revision) or 0) >= revision:
+    version, said = await _read_key(member, timeout)
+    if said >= revision:
         return False
     answer = await member.txn(
-        [Compare.version(KEY, kv.version if kv else 0)],
+        [Compare.version(KEY, version)],
         [PutOp(KEY, b"%d" % revision)],
         [RangeOp(KEY)],
         timeout=timeout,
     )
     return answer.succeeded
+
+
+async def _read_key(member: Store, timeout: float | None) -> tuple[int, int]:
+    """The key's version and the revision that it says, 0 for nothing sensible."""
+    found = await member.range(KEY, timeout=timeout)
+    kv = found.kvs[0] if found.kvs else None
+    return kv.version if kv else 0, advertised(kv, found.header.revision) or 0

@@ -206,7 +206,12 @@ async def run_round(
 
 
 async def compact_physically(
-    store: Store, others: Sequence[Store], revision: int, timeout: float
+    store: Store,
+    others: Sequence[Store],
+    revision: int,
+    timeout: float,
+    *,
+    others_timeout: float = OTHERS_TIMEOUT,
 ) -> None:
     """Compact to this revision, so that every member says at once what space it has.
 
@@ -217,7 +222,7 @@ async def compact_physically(
     for behind, other in zip(range(len(others), 0, -1), others, strict=True):
         with contextlib.suppress(EtcdError):
             await other.compact(
-                revision - behind, physical=True, timeout=min(timeout, OTHERS_TIMEOUT)
+                revision - behind, physical=True, timeout=min(timeout, others_timeout)
             )
     await store.compact(revision, physical=True, timeout=timeout)
 

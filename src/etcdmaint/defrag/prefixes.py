@@ -1,20 +1,20 @@
 """What fills a database: its live keys by the folder that they are in.
 
-Every value has to be read for that, once and in pages; nothing of a value is kept but its length.
+Every value has to be read for that, once; nothing of a value is kept but its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from etcdmaint.errors import RevisionCompacted
 from etcdmaint.etcd.client import MemberClient
-from etcdmaint.etcd.types import KeyValue
+from etcdmaint.etcd.entries import Entry
+from etcdmaint.etcd.ranges import RangeReader
 
-_PAGE_BYTES = 8 << 20
-_FIRST_PAGE, _LARGEST_PAGE = 200, 10_000
-_END = b"\0"
+_NO_END = b"\0"
 
 
 @dataclass(slots=True)
@@ -43,35 +43,32 @@ def prefix_of(key: bytes) -> str:
 
 
 async def largest_prefixes(
-    client: MemberClient, *, count: int = 10, timeout: float | None = None
+    client: MemberClient, *, count: int = 10, timeout: float = 10.0
 ) -> list[Prefix]:
-    """The folders with the most bytes in live keys and values, the largest first. Raises EtcdError."""
+    """The folders with the most bytes in live keys and values, the largest first. Raises EtcdError.
+
+    `timeout` is for each message, in seconds.
+    """
     found: dict[str, Prefix] = {}
-    async for kv in _everything(client, timeout):
-        name = prefix_of(kv.key)
+    async for entry in _everything(RangeReader(client, timeout=timeout)):
+        name = prefix_of(entry.key)
         prefix = found.setdefault(name, Prefix(name))
         prefix.keys += 1
-        prefix.size += len(kv.key) + len(kv.value)
-        prefix.writes += kv.version
+        prefix.size += len(entry.key) + len(entry.value)
+        prefix.writes += entry.version
     return sorted(found.values(), key=lambda prefix: (-prefix.size, prefix.name))[:count]
 
 
-async def _everything(client: MemberClient, timeout: float | None) -> AsyncIterator[KeyValue]:
-    """Every key of one revision, or of the newest where that one is compacted meanwhile."""
-    key, limit, revision = b"\0", _FIRST_PAGE, 0
+async def _everything(reader: RangeReader) -> AsyncIterator[Entry]:
+    """Every key once; behind the last one at a newer revision where that one is compacted meanwhile."""
+    position = _NO_END
     while True:
         try:
-            page = await client.range(
-                key, _END, limit=limit, revision=revision, serializable=True, timeout=timeout
-            )
+            async with aclosing(reader.read(position, _NO_END, 0)) as chunks:
+                async for chunk in chunks:
+                    for entry in chunk.entries:
+                        yield entry
+                    position = chunk.entries[-1].key + b"\0"
         except RevisionCompacted:
-            revision = 0
             continue
-        revision = revision or page.header.revision
-        for kv in page.kvs:
-            yield kv
-        if not page.more:
-            return
-        key = page.kvs[-1].key + b"\0"
-        size = sum(len(kv.key) + len(kv.value) for kv in page.kvs) // len(page.kvs)
-        limit = max(1, min(_LARGEST_PAGE, 4 * limit, _PAGE_BYTES // max(1, size)))
+        return

@@ -13,19 +13,19 @@ from typing import Protocol
 
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.health import observe
-from etcdmaint.defrag.link import Link
-from etcdmaint.defrag.lock import Slot
+from etcdmaint.defrag.link import Connect, Link
+from etcdmaint.defrag.lock import Slot, age, read_slot
 from etcdmaint.defrag.prefixes import Prefix, largest_prefixes
+from etcdmaint.defrag.process import shown
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import Ending, Fence, MemberRow, RunRequest, RunResult, Surroundings
 from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.errors import SpaceExceeded
+from etcdmaint.errors import EtcdError, SlotHeld
 from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import AlarmKind
 from etcdmaint.quantities import format_duration
-
-_SLOT_TTL = 60
 
 
 class History(Protocol):
@@ -37,8 +37,11 @@ class History(Protocol):
     async def compact(self, members: Sequence[MemberClient], revision: int) -> None:
         """Cut it there on every member, the first of them to answer for it; seen to be done."""
 
+    async def is_told(self, member: MemberClient, revision: int) -> bool:
+        """Whether the other compactors know that it is cut there; also where there are none."""
+
     async def publish(self, member: MemberClient, revision: int) -> bool:
-        """Tell the other compactors, once writes work; whether they had to be told."""
+        """Tell them, once writes work; whether they had to be told."""
 
 
 class Witness(Protocol):
@@ -56,16 +59,18 @@ class Findings:
     """What was seen, before anything is done.
 
     `refusal`: why nothing can be done, by a gate's words, with its ending. `full`: the members whose
-    NOSPACE alarm is armed. `slotless`: etcd takes no slot now, so that nobody will see this rescue.
+    NOSPACE alarm is armed. `holder`: who has the cluster's slot, which is to be broken. `untold`: the
+    last step of an earlier rescue is missing.
     """
 
     ending: Ending
     refusal: str = ""
     rows: tuple[MemberRow, ...] = ()
     full: tuple[str, ...] = ()
-    slotless: bool = False
+    holder: str = ""
     head: int = 0
     compacted: int = 0
+    untold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ class Rescued:
     prefixes: tuple[Prefix, ...] = ()
 
 
-SweepMaker = Callable[[RunRequest], Sweep]
+SweepMaker = Callable[[RunRequest, bool], Sweep]
+"""Makes a sweep that has never run; with True it breaks the lock of whoever holds the cluster."""
 
 
 class _Over(Exception):
@@ -105,8 +111,9 @@ class Rescue:
         clock: Clock,
         timing: Timing,
         break_lock: bool = False,
+        connect: Connect = ClusterClient.connect,
     ) -> None:
-        """`request` has the rule of the first sweep; `make_sweep` makes one that has never run."""
+        """`request` has the rule of the first sweep."""
         self._request = request
         self._make_sweep = make_sweep
         self._surroundings = surroundings
@@ -116,6 +123,7 @@ class Rescue:
         self._clock = clock
         self._timing = timing
         self._break_lock = break_lock
+        self._connect = connect
         self._sweeps: list[RunResult] = []
         self._compacted = 0
 
@@ -125,28 +133,28 @@ class Rescue:
         Raises EtcdError when nobody can be asked, SlotHeld when somebody works on this cluster.
         """
         asked = replace(self._request, dry_run=True, patience=0.0)
-        rehearsal = await self._make_sweep(asked).run()
+        rehearsal = await self._make_sweep(asked, False).run()
         if rehearsal.ending is not Ending.DONE:
             return Findings(rehearsal.ending, rehearsal.state.message)
-        link = Link(self._timing.rpc_timeout, None)
+        link = Link(self._timing.rpc_timeout, None, self._connect)
         try:
             cluster = await link.follow(await self._surroundings.look())
             observation = await observe(cluster, timeout=self._timing.rpc_timeout)
             client = link.client(prefer=observation.leader)
-            head = (await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision
+            full = sorted(
+                observation.name(alarm.member_id) if alarm.member_id else "the cluster"
+                for alarm in observation.alarms
+                if alarm.kind is AlarmKind.NOSPACE
+            )
+            compacted = await self._history.compacted(client)
             return Findings(
                 Ending.DONE,
                 rows=rehearsal.state.rows,
-                full=tuple(
-                    sorted(
-                        observation.name(alarm.member_id) if alarm.member_id else "the cluster"
-                        for alarm in observation.alarms
-                        if alarm.kind is AlarmKind.NOSPACE
-                    )
-                ),
-                slotless=await self._slot_is_refused(client),
-                head=head,
-                compacted=await self._history.compacted(client),
+                full=tuple(full),
+                holder=await self._holder(client) if full else "",
+                head=(await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision,
+                compacted=compacted,
+                untold=not await self._history.is_told(client, compacted),
             )
         finally:
             await link.close()
@@ -156,7 +164,7 @@ class Rescue:
 
         Raises EtcdError where a step failed: what was done before stands, and it can be run again.
         """
-        link = Link(self._timing.rpc_timeout, None)
+        link = Link(self._timing.rpc_timeout, None, self._connect)
         try:
             await link.follow(await self._surroundings.look())
             return await self._heal(link, keep)
@@ -178,9 +186,14 @@ class Rescue:
         compacted = await self._history.compacted(client)
         if compacted and await self._history.publish(client, compacted):
             self._witness.say(f"compact_rev_key says {compacted} now, as etcd does")
-        self._witness.say("reading every key, to tell what fills the database")
-        prefixes = await largest_prefixes(client, timeout=self._timing.answer_limit)
         rescued = self._ended(Ending.DONE, "NOSPACE is disarmed, etcd takes writes again")
+        self._witness.say("reading every key, to tell what fills the database")
+        try:
+            prefixes = await largest_prefixes(client, timeout=self._timing.answer_limit)
+        except EtcdError as error:
+            # It is healed all the same.
+            self._witness.say(f"what fills the database could not be read: {error}")
+            return rescued
         return replace(rescued, prefixes=tuple(prefixes))
 
     async def _cut_history(self, link: Link, keep: float) -> None:
@@ -211,7 +224,9 @@ class Rescue:
         self._witness.say(f"defragmenting {what}")
         number = len(self._sweeps) + 1
         asked = replace(self._request, rule=rule, uid=f"{self._request.uid}-{number}")
-        result = await self._make_sweep(asked).run()
+        # What is broken is the lock that was shown, not that of whoever comes later.
+        break_lock, self._break_lock = self._break_lock, False
+        result = await self._make_sweep(asked, break_lock).run()
         self._sweeps.append(result)
         if result.ending not in (Ending.DONE, Ending.ALARM_LEFT):
             raise _Over(result.ending, result.state.message or result.ending.value)
@@ -227,27 +242,21 @@ class Rescue:
             if alarm.kind is AlarmKind.NOSPACE
         )
 
-    async def _slot_is_refused(self, client: MemberClient) -> bool:
-        """Whether etcd takes no slot, free as it is; raises SlotHeld where it is not (D61, D64)."""
+    async def _holder(self, client: MemberClient) -> str:
+        """Who has the slot and is to lose it; raises SlotHeld unless it is to be broken (D61, D64)."""
         slot = Slot(
             holder=self._fence.holder,
             epoch=self._fence.epoch,
             run=self._request.name,
             uid=self._request.uid,
-            timeout=self._timing.rpc_timeout,
         )
-        try:
-            await slot.acquire(
-                client,
-                _SLOT_TTL,
-                self._clock.now(),
-                is_active=self._surroundings.is_active,
-                break_lock=self._break_lock,
-            )
-        except SpaceExceeded:
-            return True
-        await slot.release(client)
-        return False
+        held = slot.blocked_by(await read_slot(client, timeout=self._timing.rpc_timeout))
+        if held is None:
+            return ""
+        holder = f"{shown(held.holder)}{age(held.since, self._clock.now())}"
+        if not self._break_lock:
+            raise SlotHeld(f"the cluster is held by {holder}", holder=held.holder)
+        return holder
 
     def _ended(self, ending: Ending, message: str) -> Rescued:
         return Rescued(ending, message, tuple(self._sweeps), self._compacted)

@@ -557,7 +557,8 @@ class PretendedClient:
         def read() -> RangeResult:
             self._world.slot()
             found = self._world.keys.get(key)
-            return RangeResult(Header(CLUSTER_ID, 1), (found,) if found else ())
+            header = Header(CLUSTER_ID, 1, self._world.revision)
+            return RangeResult(header, (found,) if found else ())
 
         return await self._process.at("range", read, sent=True)
 
