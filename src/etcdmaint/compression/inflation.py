@@ -91,12 +91,19 @@ class Turn:
 
     def __enter__(self) -> None:
         start = time.perf_counter() if self._waited else 0.0
+        # What is left of a caller's time may be less than nothing.
+        timeout = self._timeout if self._timeout is None else max(self._timeout, 0)
         try:
-            self._turns.get(timeout=self._timeout)
+            self._turns.get(timeout=timeout)
         except queue.Empty:
             raise TimeoutError(f"no turn to inflate within {self._timeout} s") from None
         if self._waited:
-            self._waited(time.perf_counter() - start)
+            try:
+                self._waited(time.perf_counter() - start)
+            except BaseException:
+                # Nobody will leave what was not entered.
+                self._turns.put(None)
+                raise
 
     def __exit__(
         self,

@@ -176,10 +176,11 @@ class Keyspace:
 
     def redacted(self, key: bytes) -> str:
         """A key for logs and events: that of a Secret ends with its namespace."""
-        location = self.locate(key)
-        if location is not None and (location.group, location.resource) == ("", "secrets"):
-            return shown(self.prefix("", "secrets") + _octets(location.namespace)) + "/…"
-        return shown(key)
+        found, rest = self._resource(key)
+        if found != ("", "secrets"):
+            return shown(key)
+        namespace, slash, _ = rest.partition(b"/")
+        return shown(self.prefix(*found) + (namespace + slash if slash else b"")) + "…"
 
     def prefix(self, group: str, resource: str) -> bytes:
         """What the keys of a resource begin with, with the slash at the end.

@@ -63,6 +63,26 @@ def test_a_turn_comes_back_whatever_happens_inside() -> None:
         pass
 
 
+def test_a_turn_comes_back_when_whoever_counts_the_wait_fails() -> None:
+    """R81."""
+    limiter = InflationLimiter(1)
+
+    def failing(_: float) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), limiter.turn(waited=failing):
+        pass
+    with limiter.turn(timeout=0):
+        pass
+
+
+def test_a_deadline_that_has_passed_is_no_time_at_all() -> None:
+    """R79, R80: a free turn is still taken, and none is waited for."""
+    limiter = InflationLimiter(1)
+    with limiter.turn(timeout=-1.5), pytest.raises(TimeoutError), limiter.turn(timeout=-1.5):
+        pass
+
+
 def test_the_wait_is_told_in_seconds() -> None:
     """R132."""
     waits: list[float] = []

@@ -148,6 +148,8 @@ def test_a_scan_of_a_resource_begins_with_its_prefix() -> None:
 def test_a_secrets_key_is_shortened_to_its_namespace_and_others_are_not() -> None:
     """A22."""
     assert KEYS.redacted(b"/registry/secrets/team-a/token") == "/registry/secrets/team-a/…"
+    assert KEYS.redacted(b"/registry/secrets/team-a/token/x") == "/registry/secrets/team-a/…"
+    assert KEYS.redacted(b"/registry/secrets/token") == "/registry/secrets/…"
     assert KEYS.redacted(b"/registry/pods/team-a/web") == "/registry/pods/team-a/web"
 
 
