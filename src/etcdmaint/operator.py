@@ -40,7 +40,7 @@ from etcdmaint.kube.compactions import CompactionKeeper
 from etcdmaint.kube.connections import ConnectionMonitor, Pace
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.inventory import RunInventory
-from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming, Unelected, own_identity
+from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming, own_identity
 from etcdmaint.kube.resync import Resync
 from etcdmaint.kube.runs import Runner
 from etcdmaint.kube.schema import DefragSchema
@@ -80,7 +80,6 @@ class OperatorOptions:
     namespaces: tuple[str, ...] = ()
     listen_address: str = ":8080"
     log_format: str = "text"
-    leader_elect: bool = True
     lease_namespace: str = "default"
     lease_name: str = "etcdmaint"
     lease_duration: float = 137.0
@@ -149,19 +148,16 @@ class Operator:
             max_concurrent_runs=options.max_concurrent_runs,
         )
         self.api = KubeApi(access, observer=KubernetesRequests(self.registry), clock=self._clock)
-        self._elector: Elector | None = None
-        if options.leader_elect:
-            self._elector = Elector(
-                KubeLeaseStore(self.api, options.lease_namespace, options.lease_name),
-                namespace=options.lease_namespace,
-                name=options.lease_name,
-                identity=self._identity,
-                timing=lease_timing,
-                clock=self._clock,
-                changed=self._state.leading,
-            )
-        fence: Fence = self._elector or Unelected(options.lease_namespace, options.lease_name)
-        self._build_parts(fence, address_map)
+        self._elector = Elector(
+            KubeLeaseStore(self.api, options.lease_namespace, options.lease_name),
+            namespace=options.lease_namespace,
+            name=options.lease_name,
+            identity=self._identity,
+            timing=lease_timing,
+            clock=self._clock,
+            changed=self._state.leading,
+        )
+        self._build_parts(self._elector, address_map)
         self._build_probes()
 
     def _build_parts(self, fence: Fence, address_map: AddressMap) -> None:
@@ -260,18 +256,13 @@ class Operator:
                 beat(self._heartbeat, self._clock, self._state.loop_lag), name="heartbeat"
             )
             try:
-                if not await self._unless_stopped(self._lead_at_last()):
-                    return 0
-                return await self._lead()
+                log.info("stands by", extra={"identity": self._identity})
+                if await self._unless_stopped(self._elector.acquire()):
+                    return await self._lead()
+                await self._elector.release()  # it may have become ours at the same moment
+                return 0
             finally:
                 beating.cancel()
-
-    async def _lead_at_last(self) -> None:
-        log.info("stands by", extra={"identity": self._identity})
-        if self._elector is not None:
-            await self._elector.acquire()
-        else:
-            self._state.leading(True)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the work was done before somebody asked to stop."""
@@ -292,30 +283,26 @@ class Operator:
             asyncio.create_task(self._compressions.run(), name="compressions"),
             asyncio.create_task(self._resync.run(), name="resync"),
         ]
-        holding = None
-        if self._elector is not None:
-            holding = asyncio.create_task(self._elector.hold(), name="lease")
+        holding = asyncio.create_task(self._elector.hold(), name="lease")
         working = asyncio.create_task(self._run_kopf(), name="kopf")
         stopping = asyncio.create_task(self._stopped(), name="stop")
-        everything = [*tasks, working, stopping, *([holding] if holding else [])]
+        everything = [*tasks, working, stopping, holding]
         self.live.add("kopf", lambda: "has ended" if working.done() else None)
         try:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             if self._stop.is_set():
                 await self._drain(holding)
-            lost = holding is not None and holding.done()
-            clean = self._stop.is_set() and not lost
-            _explain([*tasks, working, *([holding] if holding else [])])
+            clean = self._stop.is_set() and not holding.done()
+            _explain([*tasks, working, holding])
             for task in tasks[1:]:
                 task.cancel()
             await asyncio.gather(*tasks[1:], return_exceptions=True)
             await self._end_kopf(working)
             if clean:
                 await self._events.flush(_FLUSH)
-                if holding is not None and self._elector is not None:
-                    holding.cancel()
-                    await asyncio.gather(holding, return_exceptions=True)
-                    await self._elector.release()
+                holding.cancel()
+                await asyncio.gather(holding, return_exceptions=True)
+                await self._elector.release()
             return 0 if clean else 1
         finally:
             for task in everything:
@@ -325,12 +312,12 @@ class Operator:
     async def _stopped(self) -> None:
         await self._stop.wait()
 
-    async def _drain(self, holding: asyncio.Task[None] | None) -> None:
+    async def _drain(self, holding: asyncio.Task[None]) -> None:
         """Let the members in flight finish, unless somebody is in a hurry or the Lease is lost."""
         log.info("stops: waits for members in flight", extra={"drain_seconds": self._options.drain})
         draining = asyncio.create_task(self._runner.drain(self._options.drain))
         hurrying = asyncio.create_task(self._hurry.wait())
-        watched = [draining, hurrying, *([holding] if holding else [])]
+        watched = [draining, hurrying, holding]
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         if not (draining.done() and draining.result()):
             log.warning("leaves a run behind: whoever leads next waits its member out")

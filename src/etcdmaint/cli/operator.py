@@ -42,12 +42,6 @@ from etcdmaint.cli.parameters import Duration, KubernetesName, Text
     help="How to write the log.",
 )
 @click.option(
-    "--leader-elect/--no-leader-elect",
-    default=True,
-    show_default=True,
-    help="Whether a Lease decides which replica works.",
-)
-@click.option(
     "--lease-namespace",
     type=KubernetesName(label=True),
     envvar="POD_NAMESPACE",
@@ -132,7 +126,6 @@ def operator(
     namespaces: tuple[str, ...],
     listen_address: str,
     log_format: str,
-    leader_elect: bool,
     lease_namespace: str | None,
     lease_name: str,
     lease_duration: float,
@@ -157,7 +150,6 @@ def operator(
         namespaces=namespaces,
         listen_address=listen_address,
         log_format=log_format,
-        leader_elect=leader_elect,
         lease_namespace=lease_namespace or "default",
         lease_name=lease_name,
         lease_duration=lease_duration,

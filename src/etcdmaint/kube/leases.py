@@ -16,7 +16,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from etcdmaint.clock import Clock
 from etcdmaint.errors import InvalidInput, LeadershipLost
@@ -157,7 +157,7 @@ class Elector:
         try:
             while True:
                 await self._clock.sleep(self._timing.retry_period)
-                while not await self._try(self._renew):
+                while not await self._try(lambda: self._rewrite({})):
                     self.assert_held()
                     await self._clock.sleep(min(1.0, self._timing.retry_period / 4))
         finally:
@@ -166,11 +166,15 @@ class Elector:
     async def release(self) -> None:
         """Let the next one in at once; does nothing unless the Lease is ours."""
         held, self._renewed_at = self.leading, None
-        if not held or self._lease is None:
+        if not held:
             return
-        spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
-        if await self._try(lambda: self._write(self._lease, spec)):
-            self._renewed_at = None
+        given_up = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            released = await self._try(lambda: self._rewrite(given_up))
+        except LeadershipLost:
+            return
+        self._renewed_at = None
+        if released:
             log.info("released", extra={"lease": self._lock_name})
 
     async def _try(self, step: Callable[[], Any]) -> bool:
@@ -210,11 +214,12 @@ class Elector:
             return await self._write(lease, {})
         return await self._write(lease, self._spec(transitions + 1))
 
-    async def _renew(self) -> bool:
+    async def _rewrite(self, changes: Json) -> bool:
+        """Write our own Lease: a conflict may be with a write of ours whose answer was lost."""
         if self._lease is None:
             self._lost("was never held")
         try:
-            return await self._write(self._lease, {})
+            return await self._write(self._lease, changes)
         except Conflict:
             lease = await self._store.read(self._request_timeout)
         except NotFound:
@@ -224,14 +229,13 @@ class Elector:
         if lease["metadata"].get("uid") != self._uid:
             # Another Lease makes us another holder: the slots in etcd would not be ours any more.
             self._lost("was replaced")
-        return await self._write(lease, {})
+        return await self._write(lease, changes)
 
-    def _lost(self, how: str) -> None:
+    def _lost(self, how: str) -> NoReturn:
         self._renewed_at = None
         raise LeadershipLost(f"the leader Lease {self._lock_name} {how}")
 
-    async def _write(self, lease: Json | None, changes: Json) -> bool:
-        assert lease is not None
+    async def _write(self, lease: Json, changes: Json) -> bool:
         spec = {
             **(lease.get("spec") or {}),
             "leaseDurationSeconds": round(self._timing.duration),
@@ -280,17 +284,3 @@ class Elector:
     @property
     def _request_timeout(self) -> float:
         return max(1.0, min(10.0, self._timing.renew_deadline / 4))
-
-
-class Unelected:
-    """The only replica there is, by the administrator's word. Implements `defrag.run.Fence`.
-
-    Without a Lease the slot in etcd still tells processes apart, by the epoch.
-    """
-
-    def __init__(self, namespace: str, name: str) -> None:
-        self.holder = f"{namespace}/{name}/unelected"
-        self.epoch = f"0-{secrets.token_hex(4)}"
-
-    def assert_held(self) -> None:
-        """It always may."""
