@@ -19,7 +19,7 @@ from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence
 from etcdmaint.errors import EtcdError, EtcdmaintError
 from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.client import Json, KubeApi, KubeError
+from etcdmaint.kube.client import Conflict, Json, KubeApi, Unavailable
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.resources import COMPRESSIONS, ObjectRef
@@ -34,6 +34,9 @@ from etcdmaint.kube.storage_compression_look import (
 from etcdmaint.kube.storage_compression_telling import Teller
 
 log = logging.getLogger(__name__)
+
+# Seconds, between whoever audited last and this process.
+_CLOCKS_DIFFER = 300.0
 
 
 class CompressionMonitor:
@@ -84,9 +87,12 @@ class CompressionMonitor:
         uid = metadata["uid"]
         subject = self._subjects.get(uid)
         if subject is not None:
-            subject.obj = obj
-            if metadata.get("generation") != subject.generation:
-                subject.changed.set()
+            generation = int(metadata.get("generation") or 0)
+            # A list may be older than what the watch has told meanwhile.
+            if generation >= int(subject.obj["metadata"].get("generation") or 0):
+                subject.obj = obj
+                if generation != subject.generation:
+                    subject.changed.set()
             return
         ref = ObjectRef(COMPRESSIONS, metadata["namespace"], metadata["name"], uid)
         subject = self._subjects[uid] = Subject(ref, obj)
@@ -108,12 +114,15 @@ class CompressionMonitor:
             other.changed.set()
 
     def replace(self, objects: Iterable[Json]) -> None:
-        """These are all that exist."""
+        """These are all that existed a moment ago: where the watch says otherwise, the API is asked."""
         listed = {obj["metadata"]["uid"]: obj for obj in objects}
-        for uid in set(self._subjects) - set(listed):
-            self.gone(uid)
+        watched = set(self._subjects)
         for obj in listed.values():
             self.seen(obj)
+        for uid in watched ^ set(listed) if self._listed.is_set() else watched - set(listed):
+            subject = self._subjects[uid]
+            subject.doubtful = True
+            subject.changed.set()
         self._listed.set()
 
     def connection_changed(self, namespace: str, name: str) -> None:
@@ -130,11 +139,14 @@ class CompressionMonitor:
     async def run(self) -> None:
         """For ever: what goes wrong with one object stays with it."""
         await self._listed.wait()
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for subject in self._subjects.values():
-                self._start(subject)
-            await asyncio.Event().wait()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for subject in self._subjects.values():
+                    self._start(subject)
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
 
     def _start(self, subject: Subject) -> None:
         if self._group is not None:
@@ -155,18 +167,22 @@ class CompressionMonitor:
     async def _look(self, subject: Subject) -> float:
         """Find out, write what is due, say what was found; the seconds until the next look."""
         if subject.deleting:
+            _end_audit(subject)
             return self._pace.interval
         try:
-            try:
-                async with self._turnstile:
-                    reading = await self._looks.stand(subject)
-            finally:
-                subject.stood.set()
+            async with self._turnstile:
+                if subject.doubtful and not await self._looks.exists(subject):
+                    self.gone(subject.ref.uid)
+                    return self._pace.interval
+                reading = await self._looks.stand(subject)
+            subject.stood.set()
+            if subject.counting != subject.counting_wish:
+                _end_audit(subject)
             await self._wait_for_elders(subject)
             async with self._turnstile:
                 findings = await self._looks.settle(subject, reading, self._elder(subject))
                 await self._teller.tell(subject, findings)
-        except KubeError as error:
+        except (Conflict, Unavailable) as error:
             log.debug("not now", extra={"object": str(subject.ref), "error": str(error)})
             return self._pace.retry
         except EtcdmaintError as error:
@@ -219,48 +235,60 @@ class CompressionMonitor:
 
     def _audit_due(self, subject: Subject) -> float:
         """Seconds until the next audit; infinite where something has to change before."""
-        config = subject.reading.config if subject.reading is not None else None
-        standing = subject.standing
-        if config is None or not config.spec.audit.interval or subject.deleting:
-            return math.inf
-        if subject.target is None or standing.fault is not None:
+        wish, config = subject.counting_wish, subject.reading.config if subject.reading else None
+        if wish is None or config is None or subject.target is None or subject.standing.fault:
             return math.inf
         if subject.failure is not None:
             return subject.failed_at + self._pace.audit_retry - self._clock.monotonic()
         last = subject.audit
-        if last is None or last.completed_at is None or last.cluster_id != standing.cluster_id:
+        if last is None or last.completed_at is None or last.cluster_id != wish.cluster_id:
             return 0.0
         passed = (self._clock.now() - last.completed_at).total_seconds()
-        return config.spec.audit.interval - passed
+        # Clocks differ a little. What is said to be done in times to come was written by nobody here.
+        return config.spec.audit.interval - passed if passed > -_CLOCKS_DIFFER else 0.0
 
     async def _audit(self, subject: Subject) -> None:
-        config = subject.reading.config if subject.reading is not None else None
-        target = subject.target
-        if config is None or target is None:
+        wish, target = subject.counting_wish, subject.target
+        if wish is None or target is None:
             return
         begun, result = self._clock.monotonic(), "failed"
+        subject.counting = wish
         try:
-            subject.audit = await count_stored(
-                target,
-                bytes_per_second=config.spec.audit.bytes_per_second,
-                clock=self._clock,
-                timeout=2 * self._pace.rpc_timeout,
-                turn=self._auditing,
-                observer=self._observer,
-                timing=self._pace.walk,
-            )
+            async with asyncio.timeout(None) as subject.underway:
+                subject.audit = await count_stored(
+                    target,
+                    cluster_id=wish.cluster_id,
+                    bytes_per_second=wish.bytes_per_second,
+                    clock=self._clock,
+                    timeout=2 * self._pace.rpc_timeout,
+                    turn=self._auditing,
+                    observer=self._observer,
+                    timing=self._pace.walk,
+                )
             subject.failure = None
             result = "consistent" if subject.audit.consistent else "inconsistent"
         except EtcdmaintError as error:
             subject.failure, subject.failed_at = error, self._clock.monotonic()
-        except Exception:
+            # Perhaps another etcd is there by now.
+            subject.stood_at = -math.inf
+        except Exception as error:
+            if isinstance(error, TimeoutError) and subject.underway and subject.underway.expired():
+                log.info("an audit is not wanted any more", extra={"object": str(subject.ref)})
+                return
             # The outermost shell of one audit: the next one may do better.
             log.exception("a fault while auditing", extra={"object": str(subject.ref)})
             subject.failure = EtcdError("the audit failed by a fault of this program")
             subject.failed_at = self._clock.monotonic()
+        finally:
+            subject.underway = subject.counting = None
         seconds = self._clock.monotonic() - begun
         self._instrumentation.audited(result, seconds)
         log.info(
             "an audit is over",
             extra={"object": str(subject.ref), "result": result, "seconds": round(seconds, 1)},
         )
+
+
+def _end_audit(subject: Subject) -> None:
+    if subject.underway is not None and not subject.underway.expired():
+        subject.underway.reschedule(0.0)

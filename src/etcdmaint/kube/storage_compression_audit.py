@@ -19,10 +19,10 @@ from etcdmaint.compression.walk import Progress, Timing
 from etcdmaint.defrag.lock import read_slot
 from etcdmaint.defrag.process import shown
 from etcdmaint.defrag.run import Target
-from etcdmaint.errors import EtcdError
+from etcdmaint.errors import EtcdError, WrongMember
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.etcd.types import prefix_end
+from etcdmaint.etcd.types import format_id, prefix_end
 from etcdmaint.kube.storage_compression_status import summarize
 
 
@@ -50,6 +50,7 @@ class SlotCourtesy:
 async def count_stored(
     target: Target,
     *,
+    cluster_id: int,
     bytes_per_second: int,
     clock: Clock,
     timeout: float,
@@ -60,7 +61,8 @@ async def count_stored(
     """Count all that an API server keeps below the target's prefix; `timeout` (seconds) for each RPC.
 
     `turn` is entered once nobody holds the slot: a cluster that is being worked on keeps no other one's
-    audit waiting. Raises EtcdError and ClusterNotHealthy when it cannot be carried to its end.
+    audit waiting. Raises WrongMember where another cluster than `cluster_id` is there by now, EtcdError
+    and ClusterNotHealthy when it cannot be carried to its end.
     """
     timing = timing or Timing()
     keyspace = Keyspace(target.kubernetes_prefix.encode())
@@ -72,6 +74,9 @@ async def count_stored(
         observer=observer,
         metrics_port=target.metrics_port,
     ) as cluster:
+        if cluster.cluster_id != cluster_id:
+            found, known = format_id(cluster.cluster_id), format_id(cluster_id)
+            raise WrongMember(f"etcd cluster {found} is there now, and no longer {known}")
         courtesy = SlotCourtesy(cluster, timeout)
         while await courtesy.holder():
             await clock.sleep(timing.look)

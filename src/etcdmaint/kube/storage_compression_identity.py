@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from etcdmaint.compression.frame import FrameError, decode, is_framed
 from etcdmaint.compression.resources import Keyspace, Location
 from etcdmaint.compression.stored_value import ENCRYPTED_MAGIC, identify
+from etcdmaint.defrag.run import Target
 from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable
+from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.kube.client import Forbidden, KubeApi
+from etcdmaint.kube.client import Forbidden, KubeApi, NotFound
 from etcdmaint.kube.resources import NAMESPACES
 
 _NAME = "kube-system"
@@ -41,11 +43,18 @@ class Standing:
 
 
 async def look_at(
-    cluster: ClusterClient, api: KubeApi, keyspace: Keyspace, *, timeout: float
+    target: Target, api: KubeApi, *, timeout: float, observer: RpcObserver | None
 ) -> Standing:
-    """Ask that etcd and the API (RPC Range, GET Namespace). Raises EtcdError and KubeError."""
+    """Ask that etcd and the API (RPC Range, GET Namespace); `timeout` (seconds) for each request.
+
+    Raises EtcdError and ClusterNotHealthy, and KubeError while the API is away.
+    """
+    keyspace = Keyspace(target.kubernetes_prefix.encode())
     key = keyspace.key(Location("", "namespaces", "", _NAME))
-    return Standing(cluster.cluster_id, await _doubt(cluster, api, key, timeout))
+    async with await ClusterClient.connect(
+        target.seeds, target.access, timeout=timeout, observer=observer
+    ) as cluster:
+        return Standing(cluster.cluster_id, await _doubt(cluster, api, key, timeout))
 
 
 async def _doubt(cluster: ClusterClient, api: KubeApi, key: bytes, timeout: float) -> str:
@@ -63,6 +72,8 @@ async def _doubt(cluster: ClusterClient, api: KubeApi, key: bytes, timeout: floa
         namespace = await api.get(NAMESPACES, "", _NAME)
     except Forbidden:
         return f"this operator may not read Namespace {_NAME}"
+    except NotFound:
+        return f"this API server has no Namespace {_NAME}"
     if namespace["metadata"].get("uid") != uid:
         return f"Namespace {_NAME} has another UID there: it is another API server's etcd"
     return ""

@@ -15,13 +15,11 @@ from typing import Protocol
 from etcdmaint.api.compression import AuditStatus, compression_status
 from etcdmaint.api.defrag import ClusterRef
 from etcdmaint.clock import Clock
-from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.walk import Timing
 from etcdmaint.defrag.run import Fence, Severity, Target
 from etcdmaint.errors import EtcdmaintError
 from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.kube.client import Forbidden, Json, KubeApi, KubeError, Rejected
+from etcdmaint.kube.client import Forbidden, Json, KubeApi, NotFound, Rejected, Unavailable
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.measurement import Verdict
@@ -39,6 +37,7 @@ from etcdmaint.kube.storage_compression_status import Findings
 from etcdmaint.kube.storage_compression_verdicts import Situation, refusal, verdicts
 
 _NO_REF = Standing(doubt="spec.clusterRef is left out")
+_CHANGED = "what clusterRef names has changed, and has not been looked at since"
 
 
 class Instrumentation(Protocol):
@@ -63,11 +62,22 @@ class CompressionPace:
     walk: Timing | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CountingWish:
+    """What an audit is for, and at how many bytes a second; one that is for anything else is ended."""
+
+    cluster_ref: ClusterRef
+    cluster_id: int
+    bytes_per_second: int
+
+
 @dataclass(slots=True, eq=False)
 class Subject:
     """One object, and what is kept of it between two looks.
 
     `stood` is set once it was tried to find out which etcd it is about, `looked` after each look.
+    `doubtful`: a list and a watch disagree on whether it exists. `underway` is the audit that runs, which
+    can be ended by it, `counting` what it is for.
     """
 
     ref: ObjectRef
@@ -85,6 +95,18 @@ class Subject:
     audit: AuditStatus | None = None
     failure: EtcdmaintError | None = None
     failed_at: float = -math.inf
+    doubtful: bool = False
+    underway: asyncio.Timeout | None = None
+    counting: CountingWish | None = None
+
+    @property
+    def counting_wish(self) -> CountingWish | None:
+        """What is to be audited, None for nothing."""
+        config, cluster_id = self.reading.config if self.reading else None, self.standing.cluster_id
+        if config is None or self.deleting or cluster_id is None or not config.spec.audit.interval:
+            return None
+        ref, audit = config.spec.cluster_ref, config.spec.audit
+        return None if ref is None else CountingWish(ref, cluster_id, audit.bytes_per_second)
 
     @property
     def deleting(self) -> bool:
@@ -132,18 +154,16 @@ class Looks:
         if ref != subject.cluster_ref:
             if subject.cluster_ref is not None:
                 subject.standing = Standing()
-            subject.cluster_ref, subject.target = ref, None
+            subject.cluster_ref, subject.target, subject.failure = ref, None, None
         if ref is None:
             subject.standing = _NO_REF
             return reading
         try:
             await self._find_out(subject, ref)
-        except (Forbidden, Rejected) as error:
-            # These are about this object and its cluster, and are told.
-            subject.standing = replace(subject.standing, fault=error)
-        except KubeError:
+        except Unavailable:
             raise
         except EtcdmaintError as error:
+            # It is about this object and its cluster, and is told.
             subject.standing = replace(subject.standing, fault=error)
         return reading
 
@@ -153,15 +173,29 @@ class Looks:
         fresh = now - subject.stood_at < self._pace.identity and subject.standing.fault is None
         if target == subject.target and fresh:
             return
-        if target != subject.target:
-            subject.target = None
-        timeout = self._pace.rpc_timeout
-        async with await ClusterClient.connect(
-            target.seeds, target.access, timeout=timeout, observer=self._observer
-        ) as cluster:
-            keyspace = Keyspace(target.kubernetes_prefix.encode())
-            subject.standing = await look_at(cluster, self._api, keyspace, timeout=timeout)
+        if subject.target is not None and target != subject.target:
+            # It may be another etcd now: what was proven of the former one is not for it.
+            subject.standing = replace(subject.standing, doubt=_CHANGED)
+            subject.target = subject.failure = None
+        before = subject.standing.cluster_id
+        subject.standing = await look_at(
+            target, self._api, timeout=self._pace.rpc_timeout, observer=self._observer
+        )
+        if subject.standing.cluster_id != before:
+            subject.failure = None
         subject.target, subject.stood_at = target, now
+
+    async def exists(self, subject: Subject) -> bool:
+        """Whether the object is still there, asked of the API server."""
+        ref = subject.ref
+        try:
+            obj = await self._api.get(ref.resource, ref.namespace, ref.name)
+        except NotFound:
+            return False
+        if obj["metadata"]["uid"] != ref.uid:
+            return False
+        subject.obj, subject.doubtful = obj, False
+        return True
 
     async def settle(self, subject: Subject, reading: Reading, elder: str) -> Findings:
         """Put the file in its place where it may be; `elder` names the older object for that etcd."""
@@ -194,7 +228,7 @@ class Looks:
             return None, Verdict(None, NOT_THIS_CLUSTER, standing.doubt)
         try:
             found = read_version(await self._api.server_version())
-        except (Forbidden, Rejected) as error:
+        except (Forbidden, NotFound, Rejected) as error:
             return None, Verdict(None, error.reason, str(error))
         return found, Verdict(None, "VersionUnknown", "the API server does not tell its version")
 

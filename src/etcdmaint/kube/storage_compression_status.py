@@ -2,7 +2,7 @@
 
 Pure: findings in, a patch out, None where all of it stands there already. By R138 nothing here may tell
 how well a resource compresses: counts are given by resource and form, bytes only as sums over resources
-with many values, never for few values of a form, and no key of anything is named.
+with many values, never for few values of a form, and no key and no name of an object is told.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def _resources(rows: Sequence[Row]) -> tuple[ResourceCount, ...]:
     """The largest ones, and the rest as one: names that hostile keys make up cost no more."""
     told: dict[str, list[Row]] = {}
     for row in rows:
-        name = _text(row.name) or OTHERS
+        # What has no slash at its end is a whole key: with a prefix that is too long, an object's name.
+        name = _text(row.name) if row.located or row.name.endswith("/") else OTHERS
         if name not in told and len(told) >= MOST_RESOURCES:
             name = OTHERS
         told.setdefault(name, []).append(row)

@@ -76,14 +76,15 @@ def refusal(situation: Situation) -> Verdict | None:
             "etcd need one file",
         )
     fault = standing.fault
-    if fault is not None:
-        if situation.published == file.hash:
-            # It was right to write it, and nothing is known that has changed.
-            return None
-        if standing.cluster_id is None:
-            told = f"it is not known which etcd this is for: {fault}"
-            return Verdict(None, fault.reason, told)
-    return may_publish(file, situation.server, situation.doubt)
+    if fault is None:
+        return may_publish(file, situation.server, situation.doubt)
+    if standing.cluster_id is None:
+        return Verdict(None, fault.reason, f"it is not known which etcd this is for: {fault}")
+    if situation.published == file.hash:
+        # It was right to write it, and nothing is known that has changed.
+        return None
+    # What was proven before says nothing of what clusterRef leads to now.
+    return may_publish(file, None, Verdict(None, fault.reason, str(fault)))
 
 
 def verdicts(situation: Situation, published: Verdict) -> Mapping[CompressionCondition, Verdict]:
@@ -105,10 +106,11 @@ def _audited(situation: Situation) -> Verdict:
     kept = ""
     if audit is not None and audit.completed_at is not None:
         kept = f"; the count of {format_time(audit.completed_at)} is kept"
-    failure = standing.fault or situation.failure
+    off = not config.spec.audit.interval
+    failure = standing.fault or (None if off else situation.failure)
     if failure is not None:
         return Verdict(False, failure.reason, f"{failure}{kept}")
-    if not config.spec.audit.interval:
+    if off:
         return Verdict(None, "AuditOff", f"spec.audit.interval is 0{kept}")
     if audit is None:
         return Verdict(None, "AuditPending", "nothing has been counted yet")

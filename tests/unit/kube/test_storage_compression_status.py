@@ -101,6 +101,20 @@ def test_no_key_and_no_name_of_an_object_is_told() -> None:
     assert audit.damaged == 2
 
 
+def test_a_prefix_that_is_too_long_does_not_make_names_into_resources() -> None:
+    """R138, A22: below /registry/secrets/ns every key is the name of a Secret."""
+    for prefix in (b"/registry/secrets/ns", b"/registry/secrets"):
+        census = Census(Keyspace(prefix), keep=0)
+        census.add(
+            Entry(b"/registry/secrets/ns/" + name, BARE, 1, 1, 7, 0)
+            for name in (b"hunter2", b"my.hunter2")
+        )
+        progress = Progress(revisions=[7], keys=2, finished=True)
+        audit = summarize(Audit(census, progress), 0xAB, NOON, NOON)
+        assert "hunter2" not in json.dumps(audit.to_wire())
+        assert sum(each.values for each in audit.resources) == 2
+
+
 def test_beyond_a_hundred_resources_the_rest_is_one_row() -> None:
     values: dict[str, bytes] = {}
     for index in range(150):

@@ -70,7 +70,17 @@ def hash_of(spec: Any) -> str:
         ),
         (situation(standing=Standing(None, "x", AWAY), server=None), None, "MemberUnreachable"),
         (situation(NONE, standing=Standing(1, "x", AWAY), server=None), None, None),
-        (situation(standing=Standing(1, "", AWAY)), None, None),
+        (situation(standing=Standing(1, "", AWAY)), None, "MemberUnreachable"),
+        (
+            situation(standing=Standing(1, "", AWAY), published=hash_of(NONE)),
+            None,
+            "MemberUnreachable",
+        ),
+        (
+            situation(standing=Standing(None, "x", AWAY), server=None, published=hash_of(DEFLATE)),
+            None,
+            "MemberUnreachable",
+        ),
         (
             situation(standing=Standing(1, "x", AWAY), server=None, published=hash_of(DEFLATE)),
             None,
@@ -91,7 +101,10 @@ def hash_of(spec: Any) -> str:
     ],
 )
 def test_what_is_refused_and_why(given: Situation, status: bool | None, reason: str | None) -> None:
-    """R116, R117, R125, R127; an etcd that is away takes nothing back that was written rightly."""
+    """R116, R117, R125, R127; an etcd that is away takes nothing back that was written rightly.
+
+    It lets nothing new pass either, and what was right for one etcd is not said to be for another.
+    """
     found = refusal(given)
     assert (found.reason if found else None) == reason
     if found is not None:
@@ -117,6 +130,7 @@ def test_nothing_converges_while_no_api_server_has_the_file() -> None:
         (situation(KEP_SAMPLE), None, "NoClusterRef"),
         (situation(DEFLATE | {"audit": {"interval": "0s"}}), None, "AuditOff"),
         (situation(failure=AWAY), False, "MemberUnreachable"),
+        (situation(DEFLATE | {"audit": {"interval": "0s"}}, failure=AWAY), None, "AuditOff"),
         (situation(standing=Standing(1, "", ClusterNotFound("none"))), False, "ClusterNotFound"),
     ],
 )
