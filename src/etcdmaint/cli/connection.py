@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from etcdmaint.cli.parameters import Duration, Switch, Text
+from etcdmaint.cli.parameters import CommaList, Duration, Switch, Text
 from etcdmaint.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ CONNECTION_FLAGS: tuple[click.Option, ...] = (
         "--endpoints",
         "Where to start, separated by commas: the whole cluster is found from any member.",
         show_default=DEFAULT_ENDPOINT,
-        type=str,  # each part is read below, an empty one too
+        type=CommaList(),  # each part is read below, an empty one too
         metavar="HOST:PORT,…",
         multiple=True,
     ),
@@ -85,21 +85,27 @@ CONNECTION_FLAGS: tuple[click.Option, ...] = (
         "--insecure-transport",
         "`=false` insists on TLS, verified by the system's CAs where --cacert is not given.",
         type=Switch(),
-        is_flag=False,
-        flag_value=True,
         metavar="[=BOOL]",
     ),
     _flag(
         "--insecure-skip-tls-verify",
         "Refused: gRPC for Python always verifies. Give --cacert.",
         type=Switch(),
-        is_flag=False,
-        flag_value=True,
         metavar="[=BOOL]",
         hidden=True,
     ),
 )
 _NAMES = tuple(str(flag.name) for flag in CONNECTION_FLAGS)
+_SWITCHES = {flag.opts[0] for flag in CONNECTION_FLAGS if isinstance(flag.type, Switch)}
+
+
+def with_switches(words: Sequence[str]) -> list[str]:
+    """A command line in which each switch that stands alone says what that means.
+
+    Otherwise click would take the next word for its value, and that is the command.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    return [f"{word}=true" if word in _SWITCHES else word for word in words[:end]] + [*words[end:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +217,9 @@ def _tls(cacert: str | None, cert: str | None, key: str | None) -> Tls:
     if (cert is None) != (key is None):
         given, missing = ("--cert", "--key") if key is None else ("--key", "--cert")
         raise InvalidInput(missing, f"is missing: {given} needs it")
+    cacert = cacert or _system_authorities()
     tls = Tls(
-        ca=_read("--cacert", cacert) if cacert else _system_authorities(),
+        ca=_read("--cacert", cacert),
         certificate=_read("--cert", cert) if cert else None,
         key=_read("--key", key) if key else None,
     )
@@ -233,14 +240,14 @@ def _read(flag: str, path: str) -> bytes:
         raise InvalidInput(flag, f"{path} cannot be read: {error.strerror}") from error
 
 
-def _system_authorities() -> bytes:
-    """The CAs that this machine trusts, as etcdctl takes them where no other is named."""
+def _system_authorities() -> str:
+    """The file of the CAs that this machine trusts, as etcdctl takes them where no other is named."""
     bundle = ssl.get_default_verify_paths().cafile
     if bundle is None:
         raise InvalidInput(
             "--cacert", "is needed for https:// endpoints: this machine has no CA bundle of its own"
         )
-    return _read("--cacert", bundle)
+    return bundle
 
 
 def _login(user: str | None, password: str | None) -> tuple[str, str] | None:
@@ -260,4 +267,11 @@ def _login(user: str | None, password: str | None) -> tuple[str, str] | None:
         password = click.prompt(f"Password of {user}", hide_input=True, err=True)
     if not user or not password:
         raise InvalidInput("--user", "the name and the password may not be empty")
+    if not (_is_text(user) and _is_text(password)):
+        raise InvalidInput("--user", "the name and the password must be UTF-8 text")
     return user, password
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be sent: Python marks bytes of the command line that are not UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

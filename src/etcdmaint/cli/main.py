@@ -7,6 +7,8 @@ an exit code, never a traceback, and never a secret that a library put into an e
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import sys
 import traceback
@@ -17,7 +19,7 @@ from typing import NoReturn
 import click
 
 from etcdmaint import __version__
-from etcdmaint.cli.connection import CONNECTION_FLAGS
+from etcdmaint.cli.connection import CONNECTION_FLAGS, with_switches
 from etcdmaint.cli.exits import MEANINGS, ExitCode, cause, code_for, one_line, sentence
 from etcdmaint.cli.lazy import Lazy, LazyGroup
 from etcdmaint.errors import EtcdmaintError
@@ -41,6 +43,8 @@ COMMANDS = {
         "etcdmaint.cli.finalizers", "finalizers", "Free objects that an operator left behind."
     ),
 }
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
     f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items()
@@ -68,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and give back its exit code; never raises."""
     try:
         result = etcdmaint.main(
-            list(arguments) if arguments is not None else None,
+            with_switches(sys.argv[1:] if arguments is None else arguments),
             prog_name=_program(),
             standalone_mode=False,
         )
@@ -86,6 +90,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """The console script."""
+    _mend_streams()
     code = run()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -93,6 +98,17 @@ def main() -> NoReturn:
     # Everything is closed and written. To take the interpreter apart would take as long as it took
     # to ask etcd.
     os._exit(code)
+
+
+def _mend_streams() -> None:
+    """What a shell closed (`>&-`) goes nowhere, and a character that a terminal lacks is spelled out."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            lasting = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - to the end of the process
+            setattr(sys, name, lasting)
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _explain(error: BaseException) -> int:
@@ -106,6 +122,8 @@ def _explain(error: BaseException) -> int:
         return _say(one_line(error.format_message()), ExitCode.FAILED)
     if isinstance(error, EtcdmaintError):
         return _say(sentence(error), code_for(error))
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return _say(f"not everything could be written: {error.strerror}", ExitCode.FAILED)
     return _say(_confession(error), ExitCode.FAILED)
 
 
@@ -120,7 +138,8 @@ def _confession(error: BaseException) -> str:
 
 
 def _say(text: str, code: ExitCode) -> int:
-    print(f"{_program()}: {text}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"{_program()}: {text}", file=sys.stderr)
     return code
 
 

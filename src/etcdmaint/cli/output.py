@@ -8,6 +8,7 @@ since `status` is to answer at once.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +45,13 @@ def print_table(
             for name, cell, width in zip(columns, row, widths, strict=True)
         ]
         line = _GAP.join(aligned).rstrip()
-        print(f"\x1b[1m{line}\x1b[0m" if number == 0 and sys.stdout.isatty() else line)
+        print(f"\x1b[1m{line}\x1b[0m" if number == 0 and _is_vivid() else line)
+
+
+def _is_vivid() -> bool:
+    """Whether standard output is a terminal that may be sent more than plain text."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
 
 
 def print_line(text: str) -> None:

@@ -74,7 +74,7 @@ class Percent(ParamType):
 
 
 class Switch(ParamType):
-    """A flag that may be given alone or with a value, as Go's are: `--flag`, `--flag=false`."""
+    """`true` or `false`; `connection.with_switches` lets it be given alone, as Go's can be."""
 
     name = "bool"
 
@@ -83,6 +83,12 @@ class Switch(ParamType):
         if value == "":
             _fail("is empty: leave it out, or say true or false", param, ctx)
         return bool(click.BOOL.convert(value, param, ctx))
+
+
+class CommaList(click.types.StringParamType):
+    """Text of which a variable holds several, separated by commas; click would split it at blanks."""
+
+    envvar_list_splitter = ","
 
 
 class Text(ParamType):

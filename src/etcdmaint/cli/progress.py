@@ -7,6 +7,7 @@ what happens and must not know why.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -158,8 +159,9 @@ class LiveProgress(PlainProgress):
 
 
 def open_progress(clock: Clock) -> Progress:
-    """What fits to where standard error goes."""
-    return LiveProgress(clock) if sys.stderr.isatty() else PlainProgress(clock)
+    """What fits to where standard error goes: a line can only live where the cursor can be moved."""
+    vivid = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return LiveProgress(clock) if vivid else PlainProgress(clock)
 
 
 def beginning(turn: MemberTurn) -> str:

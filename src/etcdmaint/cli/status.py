@@ -10,11 +10,11 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
+from etcdmaint.errors import EtcdError, PermissionDenied
 
 if TYPE_CHECKING:
     from etcdmaint.cli.report import ClusterReport, MemberReport
     from etcdmaint.defrag.lock import SlotValue
-    from etcdmaint.errors import EtcdError
     from etcdmaint.etcd.cluster import ClusterClient
 
 UNKNOWN = "?"
@@ -84,7 +84,6 @@ async def survey(connection: Connection) -> ClusterReport:
                 for member in cluster.members
             }
             read = group.create_task(_read_slot(cluster, timeout))
-            probed = group.create_task(_probe(cluster, timeout))
         slot, slot_error = read.result()
         return build_report(
             cluster_id=cluster.cluster_id,
@@ -96,22 +95,11 @@ async def survey(connection: Connection) -> ClusterReport:
             endpoints={member.id: _endpoint(cluster, member.id) for member in cluster.members},
             slot=slot,
             slot_error=slot_error,
-            read_error=probed.result(),
+            # A refusal for lack of rights is an answer too (H2).
+            read_error=None if isinstance(slot_error, PermissionDenied) else slot_error,
         )
     finally:
         await cluster.close()
-
-
-async def _probe(cluster: ClusterClient, timeout: float) -> EtcdError | None:
-    """Why no linearizable read is answered by anybody, None where one is (H2)."""
-    from etcdmaint.compaction.probe import DEFAULT_KEY, read_once, voters
-    from etcdmaint.errors import EtcdError
-
-    try:
-        await read_once(voters(cluster), DEFAULT_KEY, timeout)
-    except EtcdError as error:
-        return error
-    return None
 
 
 async def _read_slot(
@@ -119,7 +107,6 @@ async def _read_slot(
 ) -> tuple[SlotValue | None, EtcdError | None]:
     """The slot, from whichever member answers first: one that hangs must not hide it."""
     from etcdmaint.defrag.lock import read_slot
-    from etcdmaint.errors import EtcdError
 
     async def read(member_id: int) -> SlotValue | EtcdError | None:
         try:
@@ -129,26 +116,21 @@ async def _read_slot(
         return held.value if held else None
 
     failure: EtcdError | None = None
-    tasks = [
-        asyncio.ensure_future(read(member.id))
-        for member in cluster.members
-        if not member.is_learner
-    ]
-    try:
+    async with asyncio.TaskGroup() as group:
+        voters = [member.id for member in cluster.members if not member.is_learner]
+        tasks = [group.create_task(read(voter)) for voter in voters]
         for earliest in asyncio.as_completed(tasks):
             found = await earliest
-            if not isinstance(found, EtcdError):
-                return found, None
-            failure = found
-    finally:
-        for task in tasks:
-            task.cancel()
+            if isinstance(found, EtcdError):
+                failure = found
+            if not isinstance(found, EtcdError) or isinstance(found, PermissionDenied):
+                for task in tasks:
+                    task.cancel()
+                return (None, found) if isinstance(found, EtcdError) else (found, None)
     return None, failure
 
 
 def _endpoint(cluster: ClusterClient, member_id: int) -> str:
-    from etcdmaint.errors import EtcdError
-
     try:
         return cluster.endpoint(member_id).url
     except EtcdError:

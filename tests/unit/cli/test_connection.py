@@ -127,6 +127,14 @@ def test_https_without_a_ca_is_verified_by_the_systems(
     assert tls.ca == Path(files.ca).read_bytes()
 
 
+def test_a_bundle_of_the_system_that_is_rubbish_is_named(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = ssl.DefaultVerifyPaths(files.rubbish, None, "", files.rubbish, "", "")
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+    assert files.rubbish in refused("--cacert", endpoints=("https://a",))
+
+
 def test_https_on_a_machine_without_cas_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = ssl.DefaultVerifyPaths(None, None, "", "", "", "")
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
@@ -137,6 +145,8 @@ def test_skipping_verification_is_refused_with_the_way_out(etcdmaint: CommandLin
     for said in (
         etcdmaint("status", "--insecure-skip-tls-verify"),
         etcdmaint("status", "--insecure-skip-tls-verify=true"),
+        etcdmaint("--insecure-skip-tls-verify", "status"),
+        etcdmaint("--insecure-transport", "--insecure-skip-tls-verify", "status"),
         etcdmaint("status", environment={"ETCDCTL_INSECURE_SKIP_TLS_VERIFY": "true"}),
     ):
         assert said.code == 2
@@ -180,6 +190,24 @@ def test_user_and_password_are_taken_apart_as_etcdctl_does(
     found = connection.access.login
     assert found is not None
     assert (found.user, found.password) == login
+
+
+@pytest.mark.parametrize(("user", "password"), [("root", "\udcff"), ("ro\udcffot", "pw")])
+def test_a_name_or_password_that_is_no_text_is_refused(
+    files: Files, user: str, password: str
+) -> None:
+    """Such as `ETCDCTL_PASSWORD=$'\\xff'`: etcd could not be sent it."""
+    assert "UTF-8" in refused("--user", cacert=files.ca, user=user, password=password)
+
+
+def test_endpoints_in_the_variable_may_have_blanks_around_their_commas(
+    etcdmaint: CommandLine,
+) -> None:
+    """As those of the flag."""
+    said = etcdmaint("status", environment={"ETCDCTL_ENDPOINTS": "127.0.0.1:1, 127.0.0.1:2"})
+    assert said.code == 1
+    assert "http://127.0.0.1:1: connection refused" in one_sentence(said)
+    assert "http://127.0.0.1:2: connection refused" in said.err
 
 
 @pytest.mark.parametrize("user", ["root:", ":pw", ":"])

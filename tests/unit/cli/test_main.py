@@ -252,6 +252,45 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
     assert done.stdout.startswith("Usage: ")
 
 
+def _shell(line: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which $E is the command line."""
+    return subprocess.run(
+        ["bash", "-c", line.replace("$E", f"{sys.executable} -m etcdmaint")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_full_disk_under_the_output_is_no_fault_of_ours() -> None:
+    done = _shell("$E --help >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == ("etcdmaint: not everything could be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("$E --help >&-", 0),
+        ("$E status --frob 2>&-", 2),
+        ("$E status --frob 2>/dev/full", 2),
+        ("$E status --endpoints https://127.0.0.1:1 --user root <&-", 2),
+    ],
+)
+def test_what_a_shell_has_closed_changes_no_exit_code(line: str, code: int) -> None:
+    done = _shell(line)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "fault of etcdmaint" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_that_lacks_a_character_is_sent_another_one(encoding: str) -> None:
+    done = _shell(f"PYTHONIOENCODING={encoding} $E status --help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "HOST:PORT," in done.stdout
+
+
 def test_kubectls_plugin_calls_itself_as_people_typed_it(
     etcdmaint: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

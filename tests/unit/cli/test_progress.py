@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
+from etcdmaint.cli.output import print_table
 from etcdmaint.cli.progress import LiveProgress, PlainProgress, open_progress
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.run import (
@@ -140,6 +141,30 @@ def test_plain_progress_is_used_where_nobody_watches(capsys: pytest.CaptureFixtu
     progress.state(RunState(reason="Queued", message="waits"))
     progress.close()
     assert capsys.readouterr().err == ""
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")])
+def test_a_terminal_gets_plain_text_where_it_asks_for_it(
+    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv(*variable)
+    screen = Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    print_table(("A",), [("b",)])
+    assert ("\x1b" in screen.getvalue()) == (variable[1] == "xterm")
+    monkeypatch.setattr("sys.stderr", Screen())
+    progress = open_progress(SystemClock())
+    progress.close()
+    assert isinstance(progress, LiveProgress) == (variable[1] != "dumb")
 
 
 def test_a_terminal_that_has_gone_away_does_not_stop_the_run(
