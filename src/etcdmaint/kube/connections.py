@@ -211,14 +211,21 @@ class ConnectionMonitor:
         now = self._clock.monotonic()
         generation = int(known.obj["metadata"].get("generation") or 0)
         stale = now - known.read_at >= self._pace.reread_secrets
-        if known.cluster is None or stale or generation != known.generation:
-            known.generation = generation
+        changed = generation != known.generation
+        if known.cluster is None or known.target is None or stale or changed:
             try:
                 target = await self._clusters.target(parse_connection(known.obj))
-            except EtcdmaintError as error:
-                if not isinstance(error, KubeError):
-                    await self._disconnect(known)
+                known.read_at = now
+            except KubeError:
+                if known.cluster is None or known.target is None or changed:
+                    raise
+                # The API server is away, and this etcd may be why: it is measured all the same.
+                target = known.target
+            except EtcdmaintError:
+                known.generation = generation
+                await self._disconnect(known)
                 raise
+            known.generation = generation
             if known.cluster is None or target != known.target:
                 await self._disconnect(known)
                 known.cluster = await ClusterClient.connect(
@@ -230,7 +237,6 @@ class ConnectionMonitor:
                 )
                 known.target, known.refreshed_at = target, now
                 known.probe = await _probe(known.obj, known.cluster, self._clock)
-            known.read_at = now
         if now - known.refreshed_at >= self._pace.refresh_members:
             known.refreshed_at = now
             await known.cluster.refresh()
