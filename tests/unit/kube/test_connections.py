@@ -19,8 +19,6 @@ from etcdmaint.kube.resources import ETCD_CONNECTIONS
 from tests.unit.defrag.observations import member, status
 from tests.unit.kube.fakes import FakeApi, FakeFence
 
-QUICK = Pace(interval=0.005, retry=0.005, reread_secrets=0.0)
-
 
 class Cluster:
     """One member that always answers; notes where it was connected to."""
@@ -76,7 +74,9 @@ def connection(url: str, generation: int) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def measuring(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeApi, Any]]:
+async def measuring(
+    monkeypatch: pytest.MonkeyPatch, *, reread_secrets: float
+) -> AsyncIterator[tuple[FakeApi, Any]]:
     async def secret(*_: Any) -> None:
         await api.get(ETCD_CONNECTIONS, "ns", "etcd")
 
@@ -89,7 +89,7 @@ async def measuring(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Fake
         Clusters(api, AddressMap()),  # type: ignore[arg-type]
         FakeFence(),
         SystemClock(),
-        pace=QUICK,
+        pace=Pace(interval=0.005, retry=0.005, reread_secrets=reread_secrets),
     )
     monitor.seen(connection("https://one:2379", 1))
     running = asyncio.create_task(monitor.run())
@@ -110,7 +110,7 @@ async def test_an_etcd_is_measured_on_while_the_api_server_is_away(
     monkeypatch: pytest.MonkeyPatch, made: list[Cluster]
 ) -> None:
     """Its own etcd may be why it is away: gauges that stand still then would lie."""
-    async with measuring(monkeypatch) as (api, _):
+    async with measuring(monkeypatch, reread_secrets=0.0) as (api, _):
         await came(lambda: made and made[0].asked)
         api.outages = 10**6
         asked = made[0].asked
@@ -122,7 +122,7 @@ async def test_a_changed_spec_is_followed_although_the_api_server_was_away_at_fi
     monkeypatch: pytest.MonkeyPatch, made: list[Cluster]
 ) -> None:
     """What it said before is another cluster's matter from then on."""
-    async with measuring(monkeypatch) as (api, monitor):
+    async with measuring(monkeypatch, reread_secrets=600.0) as (api, monitor):
         await came(lambda: made and made[0].asked)
         api.outages = 10**6
         monitor.seen(connection("https://two:2379", 2))
