@@ -79,15 +79,15 @@ class Compactor:
     ) -> None:
         """`interval` in seconds, 0 for no rounds; `cluster` is what metrics and logs call it."""
         self._route = route
-        self._interval = interval
         self._clock = clock
         self._cluster = cluster
         self._observer = observer or NoObserver()
         self._pace = pace or Pace()
         self._changed = asyncio.Event()
         self._state = State()
-        self._known = Knowledge(clock, cluster, self._observer, self._pace.stall_grace)
-        self._known.expect_after(interval)
+        self._known = Knowledge(
+            clock, cluster, self._observer, interval=interval, grace=self._pace.stall_grace
+        )
         self._complained_at: float | None = None
 
     @property
@@ -103,23 +103,22 @@ class Compactor:
     @property
     def interval(self) -> float:
         """Seconds between two rounds; 0: none are held."""
-        return self._interval
+        return self._known.interval
 
     def set_interval(self, interval: float) -> None:
         """From now on so many seconds; the wait for the next round begins anew, nothing is forgotten."""
-        if interval != self._interval:
-            self._interval = interval
-            self._known.expect_after(interval)
+        if interval != self.interval:
+            self._known.begin(interval)
             self._changed.set()
 
     def view(self) -> View:
         """What is known now."""
-        return self._known.view(self._interval)
+        return self._known.view()
 
     async def run(self, *, watch: bool = True) -> None:
         """Hold rounds, and watch the key, until cancelled."""
         self._observer.started(self._cluster)
-        self._known.expect_after(self._interval)
+        self._known.begin(self.interval)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._hold_rounds())
@@ -131,9 +130,9 @@ class Compactor:
     async def _hold_rounds(self) -> None:
         while True:
             self._changed.clear()
-            if self._interval <= 0:
+            if self.interval <= 0:
                 await self._changed.wait()
-            elif not await came_within(self._clock, self._interval, self._changed):
+            elif not await came_within(self._clock, self.interval, self._changed):
                 await self._hold_round()
 
     async def _hold_round(self) -> None:
@@ -142,7 +141,7 @@ class Compactor:
         try:
             held = await self._ask_until_sent(await self._route.voters())
         except EtcdmaintError as error:
-            self._known.error = error
+            self._known.failed(error)
             self._complain("the cluster cannot be reached", error)
         else:
             result = held.result
@@ -224,7 +223,7 @@ class Compactor:
     def _complain(self, what: str, error: EtcdmaintError | None) -> None:
         """Log it as a warning, but not more often than once an interval."""
         now = self._clock.monotonic()
-        often = self._complained_at is not None and now - self._complained_at < self._interval
+        often = self._complained_at is not None and now - self._complained_at < self.interval
         if not often:
             self._complained_at = now
         log.log(

@@ -109,7 +109,8 @@ class Round:
     `revision`: compacted as far as this round can tell, 0 where it learned nothing. `swapped`: the key
     was written, so the election is won, whatever became of the compaction. `key_revision`: when the key
     got the version that `state` has, 0 where it was not seen. `new_world`: the store is younger than
-    the one remembered, so everything remembered is void.
+    the one remembered, so everything remembered is void. `nospace`: etcd refused the election, since
+    that alarm is armed.
     """
 
     result: Result
@@ -118,6 +119,7 @@ class Round:
     swapped: bool = False
     key_revision: int = 0
     new_world: bool = False
+    nospace: bool = False
     error: EtcdError | None = None
 
 
@@ -187,7 +189,8 @@ async def run_round(
             state = replace(state, barred=False)
         answer = await store.txn(*request(state), timeout=timeout)
     except SpaceExceeded as refusal:
-        return await _without_election(store, others, state, refusal, timeout, physical_timeout)
+        held = await _without_election(store, others, state, refusal, timeout, physical_timeout)
+        return replace(held, nospace=True)
     except EtcdError as error:
         return Round(Result.ERROR, state, error=error)
     verdict = decide(state, answer)

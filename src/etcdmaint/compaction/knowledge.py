@@ -75,35 +75,47 @@ class View:
     won_last: bool | None
     """Whether this compactor wrote the key last; None while nobody was seen to."""
     stalled: bool
+    nospace: bool
+    """Whether etcd refused the last round, since it is full."""
     error: EtcdmaintError | None
 
 
 class Knowledge:
-    """Of one cluster. `grace` in seconds: what a round may take before one speaks of a stall."""
+    """Of one cluster, compacted every `interval` seconds.
 
-    def __init__(self, clock: Clock, cluster: str, observer: Observer, grace: float) -> None:
+    `grace` in seconds: what a round may take before one speaks of a stall.
+    """
+
+    def __init__(
+        self, clock: Clock, cluster: str, observer: Observer, *, interval: float, grace: float
+    ) -> None:
         self._clock = clock
         self._cluster = cluster
         self._observer = observer
         self._grace = grace
+        self.interval = interval
         self.revision = 0
         self.key_version = 0
         self.error: EtcdmaintError | None = None
         self._key_revision = 0
         self._own_version = 0
+        self._own_revision = 0
+        self._changes: list[tuple[int, int]] = []
         self._informed = False
         self._in_round = False
+        self._nospace = False
         self._won_last: bool | None = None
         self._last_result: Result | None = None
         self._won_at: datetime | None = None
         self._seen_at: datetime | None = None
         self._advanced_at: datetime | None = None
-        self._expected_from = 0.0
+        self._stuck = False
+        self._expected_from = clock.monotonic() + interval
 
-    def view(self, interval: float) -> View:
+    def view(self) -> View:
         """What is known now."""
         return View(
-            interval=interval,
+            interval=self.interval,
             revision=self.revision,
             clock=self.key_version,
             last_result=self._last_result,
@@ -111,12 +123,18 @@ class Knowledge:
             last_seen_at=self._seen_at,
             advanced_at=self._advanced_at,
             won_last=self._won_last,
-            stalled=self._stalled(interval),
+            stalled=self._stalled,
+            nospace=self._nospace,
             error=self.error,
         )
 
-    def expect_after(self, interval: float) -> None:
-        """Rounds begin anew. The first may only look, so nothing is expected of its interval."""
+    def begin(self, interval: float) -> None:
+        """Rounds begin anew. The first may only look, so nothing is expected of its interval.
+
+        What has stalled stays so until something is compacted.
+        """
+        self._stuck = self._stalled
+        self.interval = interval
         self._expected_from = self._clock.monotonic() + interval
 
     def round_begins(self) -> None:
@@ -127,17 +145,26 @@ class Knowledge:
         """Whatever became of it."""
         self._in_round = False
         self._judge_winner()
+        self._judge_changes()
+
+    def failed(self, error: EtcdmaintError) -> None:
+        """There was nobody to hold a round with."""
+        self._last_result, self._nospace, self.error = Result.ERROR, False, error
 
     def learn(self, held: Round) -> None:
         """Take in how a round ended."""
         self._last_result, self.error = held.result, held.error
+        self._nospace = held.nospace
         if held.new_world:
             self.revision = self.key_version = self._key_revision = self._own_version = 0
+            self._own_revision, self._informed = 0, False
+            self.begin(self.interval)
         found = not self._informed and not held.swapped
         self._informed = self._informed or held.key_revision > 0
         self._note_key(held.state.version, held.key_revision, found=found)
         if held.swapped and not held.new_world:
-            self._own_version, self._won_at = held.state.version, self._clock.now()
+            self._own_version, self._own_revision = held.state.version, held.key_revision
+            self._won_at = self._clock.now()
         proven = held.result in (Result.WON, Result.RAW, Result.ALREADY_COMPACTED)
         self._note_cut(held.revision, proven=proven, found=found)
 
@@ -145,12 +172,15 @@ class Knowledge:
         """The key was read, and not for the first time it may be; `cut` None: it says nothing sensible."""
         found, self._informed = not self._informed, True
         self._note_key(version, key_revision, found=found)
-        self._note_cut(cut or 0, found=found)
+        if found:
+            self._note_cut(cut or 0, found=True)
+        else:
+            self._note_change(key_revision, cut or 0)
 
     def change(self, version: int, key_revision: int, cut: int | None) -> None:
         """The key has changed just now."""
         self._note_key(version, key_revision)
-        self._note_cut(cut or 0)
+        self._note_change(key_revision, cut or 0)
 
     def _note_key(self, version: int, revision: int, *, found: bool = False) -> None:
         if revision > self._key_revision:
@@ -164,6 +194,18 @@ class Knowledge:
         if not self._in_round:
             self._won_last = self.key_version == self._own_version if self.key_version else None
 
+    def _note_change(self, key_revision: int, cut: int) -> None:
+        self._changes.append((key_revision, cut))
+        if not self._in_round:
+            self._judge_changes()
+
+    def _judge_changes(self) -> None:
+        changes, self._changes = self._changes, []
+        for key_revision, cut in changes:
+            # The key is written before it is done. Of our own we know whether it was done after all.
+            if key_revision != self._own_revision:
+                self._note_cut(cut)
+
     def _note_cut(self, revision: int, *, proven: bool = False, found: bool = False) -> None:
         """`proven`: an RPC of ours said so, be it new or not. `found`: it was so before we looked."""
         if revision <= self.revision and not proven:
@@ -173,11 +215,12 @@ class Knowledge:
             self._observer.known(self._cluster, self.revision)
             return
         self._advanced_at = self._clock.now()
-        self._expected_from = self._clock.monotonic()
+        self._expected_from, self._stuck = self._clock.monotonic(), False
         self._observer.advanced(self._cluster, self.revision, self._advanced_at.timestamp())
 
-    def _stalled(self, interval: float) -> bool:
-        if interval <= 0:
+    @property
+    def _stalled(self) -> bool:
+        if self.interval <= 0:
             return False
-        allowed = STALLED_AFTER * interval + self._grace
-        return self._clock.monotonic() - self._expected_from > allowed
+        allowed = STALLED_AFTER * self.interval + self._grace
+        return self._stuck or self._clock.monotonic() - self._expected_from > allowed

@@ -14,7 +14,6 @@ from typing import Any, Final
 from etcdmaint.api.conditions import find_condition, set_condition
 from etcdmaint.api.connection import CompactionStatus, EtcdConnectionStatus
 from etcdmaint.api.vocabulary import ConnectionCondition
-from etcdmaint.compaction.election import Result
 from etcdmaint.compaction.knowledge import View
 from etcdmaint.errors import EtcdmaintError, PermissionDenied, SpaceExceeded
 from etcdmaint.kube.client import Json
@@ -111,7 +110,7 @@ def _judge(view: View, user: str) -> Verdict:
         return Verdict(False, STALLED, f"{_nothing_for(view.interval)}{why}")
     if isinstance(view.error, PermissionDenied):
         return Verdict(False, PermissionDenied.reason, _explained(view.error, user))
-    if view.last_result is Result.RAW or isinstance(view.error, SpaceExceeded):
+    if view.nospace:
         return Verdict(
             True,
             SpaceExceeded.reason,

@@ -403,6 +403,70 @@ async def test_it_has_stalled_after_more_than_two_intervals_without_advance() ->
         assert not compactor.view().stalled
 
 
+async def test_what_it_has_only_announced_itself_is_no_advance() -> None:
+    """C8, C13, C30: the watch tells of the swap; that the compaction failed only its own round knows."""
+    store = WatchedStore(revision=41)
+    async with compacting(store) as (compactor, clock, _, counted):
+        await clock.advance(2 * INTERVAL)
+        known, swap = compactor.compact_revision, store.txn
+
+        async def telling(*arguments: Any) -> Any:
+            done = await swap(*arguments)
+            store.told()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            return done
+
+        store.txn = lambda *a, timeout=None: telling(*a)  # type: ignore[method-assign]
+        store.refuse = lambda rpc: RPCTimeout("late") if rpc == "compact" else None
+        await clock.advance(2 * INTERVAL)
+        # Read afresh, as after a broken stream: it is still our own.
+        store.end_watch()
+        await clock.advance(INTERVAL)
+        assert counted.rounds[2:] == ["error"] * 3
+        view = compactor.view()
+        assert (view.stalled, view.revision, view.won_last) == (True, known, True)
+        store.tell(b"%d" % store.revision)
+        await settle()
+        assert not compactor.view().stalled
+
+
+async def test_a_stall_is_over_when_something_is_compacted_and_not_before() -> None:
+    """C34: not by asking for another interval."""
+    store = WatchedStore(revision=41)
+    async with compacting(store, watch=False) as (compactor, clock, route, _):
+        await clock.advance(2 * INTERVAL)
+        route.away = NoLeader("away")
+        await clock.advance(3 * INTERVAL)
+        for interval in (10 * INTERVAL, 60.0, INTERVAL):
+            compactor.set_interval(interval)
+            assert compactor.view().stalled
+            await clock.advance(30)
+            assert compactor.view().stalled
+        route.away = None
+        await clock.advance(INTERVAL)
+        assert not compactor.view().stalled
+
+
+@pytest.mark.parametrize("key", [b"600", None])
+async def test_a_restored_store_has_time_to_begin_anew(key: bytes | None) -> None:
+    """C15: one round to see that it is younger, one to look, one to compact; that is no stall."""
+    store = WatchedStore(revision=1000)
+    async with compacting(store, watch=False) as (compactor, clock, _, counted):
+        await clock.advance(3 * INTERVAL)
+        store.revision, store.kv, store.compacted = 700, None, 600
+        if key is not None:
+            store.put(key)
+        for _ in range(3 * 10):
+            await clock.advance(INTERVAL / 10)
+            assert not compactor.view().stalled
+        assert counted.rounds[-1] == "won"
+        # What the key said when it was restored is no news.
+        told = [entry for entry in counted.told if entry[0] == "advanced"]
+        assert told[-1] == ("advanced", compactor.compact_revision)
+        assert told[-2] == ("advanced", 1002)
+
+
 async def test_what_was_so_before_it_looked_has_no_time() -> None:
     """C19: a key of last week says what is compacted, not that somebody is at it."""
     store = WatchedStore(revision=1000)

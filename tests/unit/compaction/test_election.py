@@ -254,9 +254,10 @@ async def test_under_nospace_it_compacts_physically_to_what_it_saw_one_interval_
     assert (again.result, again.revision) == (Result.RAW, raw.state.revision)
     idle = await run_round(store, again.state)
     assert idle.result is Result.ALREADY_COMPACTED
+    assert (raw.nospace, again.nospace, idle.nospace) == (True, True, True)
     store.nospace = False
     published = await run_round(store, idle.state)
-    assert published.swapped
+    assert (published.swapped, published.nospace) == (True, False)
     assert store.kv is not None
     assert int(store.kv.value) == idle.state.revision
 

@@ -47,6 +47,7 @@ WELL = View(
     advanced_at=datetime(2026, 1, 1, tzinfo=UTC),
     won_last=True,
     stalled=False,
+    nospace=False,
     error=None,
 )
 
@@ -380,8 +381,10 @@ async def test_who_may_not_compact_is_named_with_what_is_missing() -> None:
     ("view", "status", "reason"),
     [
         (replace(WELL, advanced_at=None, won_last=None), "Unknown", "Starting"),
-        (replace(WELL, last_result=Result.RAW), "True", "NoSpaceAlarm"),
-        (replace(WELL, error=SpaceExceeded("full")), "True", "NoSpaceAlarm"),
+        (replace(WELL, last_result=Result.RAW, nospace=True), "True", "NoSpaceAlarm"),
+        # Nothing was written since, so nothing more can be compacted: it is as full as before.
+        (replace(WELL, last_result=Result.ALREADY_COMPACTED, nospace=True), "True", "NoSpaceAlarm"),
+        (replace(WELL, error=SpaceExceeded("full"), nospace=True), "True", "NoSpaceAlarm"),
         (replace(WELL, won_last=None), "True", "Compacting"),
         (replace(WELL, won_last=False), "True", "OtherWonLast"),
     ],
