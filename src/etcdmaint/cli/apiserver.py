@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -33,6 +35,8 @@ _RETRY_SECONDS = 1.0
 _POLICY_HASH = re.compile(
     r'^apiserver_storage_compression_last_config_info\{[^}]*\bhash="([^"]*)"[^}]*\} 1', re.MULTILINE
 )
+# Two processes have not begun in the same hundredth of a second.
+_PROCESS = re.compile(r"^process_start_time_seconds (\S+)", re.MULTILINE)
 # An identity Lease is renewed every ten seconds.
 _FRESH = timedelta(seconds=3600)
 
@@ -74,20 +78,22 @@ class ApiServerClient:
 
     async def facts(self) -> ApiServer:
         """Its release and its policy."""
-        version = json.loads(await self._get("/version"))
+        version = str((await self._json("/version")).get("gitVersion", ""))
         try:
             metrics = (await self._get("/metrics", accept="text/plain")).decode("utf-8", "replace")
         except EtcdmaintError:
-            policy_hash = None
-        else:
-            found = _POLICY_HASH.search(metrics)
-            policy_hash = found[1] if found else ""
-        return ApiServer(self.url, str(version.get("gitVersion", "")), policy_hash)
+            return ApiServer(self.url, version, None)
+        policy, process = _POLICY_HASH.search(metrics), _PROCESS.search(metrics)
+        return ApiServer(
+            self.url, version, policy[1] if policy else "", process[1] if process else ""
+        )
 
     async def cluster_uid(self) -> str:
         """The UID of Namespace kube-system, which no two clusters share."""
-        namespace = await self._json("/api/v1/namespaces/kube-system")
-        return str(namespace["metadata"]["uid"])
+        path = "/api/v1/namespaces/kube-system"
+        namespace = await self._json(path)
+        with self._understanding(path):
+            return str(namespace["metadata"]["uid"])
 
     async def known_servers(self) -> int | None:
         """How many API servers keep an identity Lease; None where that cannot be told."""
@@ -102,7 +108,7 @@ class ApiServerClient:
         for lease in leases:
             try:
                 renewed = parse_time(str(lease["spec"]["renewTime"]))
-            except (KeyError, InvalidInput):
+            except (KeyError, TypeError, InvalidInput):
                 return None
             fresh += now - renewed < _FRESH
         return fresh or None
@@ -127,8 +133,9 @@ class ApiServerClient:
         number = 0
         while True:
             page = await self._json(f"{path}?{urlencode(query)}", accept=_METADATA)
-            number += len(page.get("items") or [])
-            more = page["metadata"].get("continue") or ""
+            with self._understanding(path):
+                number += len(page["items"] or [])
+                more = page["metadata"].get("continue") or ""
             if not more:
                 return number
             query = {"limit": str(_PAGE), "continue": more}
@@ -138,25 +145,37 @@ class ApiServerClient:
         if not group:
             return ["v1"]
         if not self._versions:
-            for each in (await self._json("/apis")).get("groups", []):
-                preferred = each["preferredVersion"]["version"]
-                others = [version["version"] for version in each["versions"]]
-                self._versions[each["name"]] = list(dict.fromkeys([preferred, *others]))
+            groups = await self._json("/apis")
+            with self._understanding("/apis"):
+                for each in groups["groups"]:
+                    preferred = each["preferredVersion"]["version"]
+                    others = [version["version"] for version in each["versions"]]
+                    self._versions[each["name"]] = list(dict.fromkeys([preferred, *others]))
         return self._versions.get(group, [])
 
     async def _listable(self, base: str) -> set[str]:
         if base not in self._resources:
-            served = (await self._json(base)).get("resources", [])
-            self._resources[base] = {each["name"] for each in served if "list" in each["verbs"]}
+            served = await self._json(base)
+            with self._understanding(base):
+                self._resources[base] = {
+                    each["name"] for each in served["resources"] if "list" in each["verbs"]
+                }
         return self._resources[base]
 
     async def _json(self, path: str, accept: str = _JSON) -> Json:
+        data = await self._get(path, accept=accept)
+        with self._understanding(path):
+            return dict(json.loads(data))
+
+    @contextmanager
+    def _understanding(self, path: str) -> Iterator[None]:
+        """Whatever is not there or not so is the fault of whoever answered."""
         try:
-            found = json.loads(await self._get(path, accept=accept))
-        except ValueError:
-            raise Unavailable(f"{self.url}: the answer to {_plain(path)} is no JSON") from None
-        assert isinstance(found, dict)
-        return found
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise Unavailable(
+                f"{self.url}: the answer to {_plain(path)} is not an API server's"
+            ) from None
 
     async def _get(self, path: str, accept: str = _JSON) -> bytes:
         loop = asyncio.get_running_loop()

@@ -30,12 +30,14 @@ _INTERNAL_NAMES: Final = frozenset(resource for _, resource in INTERNAL)
 class ApiServer:
     """One API server: its URL, its release (`v1.38.0`), and the hash of its policy file.
 
-    `policy_hash` is "" where it says that it has none, None where it does not say.
+    `policy_hash` is "" where it says that it has none, None where it does not say. `process` is the
+    same where one process answers at two URLs, and "" where it does not tell.
     """
 
     url: str
     version: str
     policy_hash: str | None
+    process: str = ""
 
     @property
     def can_write_frames(self) -> bool | None:
@@ -73,10 +75,10 @@ def fleet_faults(
     faults = []
     if known is None:
         faults.append("how many API servers there are is not known")
-    elif known > len({server.url for server in servers}):
+    elif known > (asked := len({server.process or server.url for server in servers})):
         faults.append(
-            f"there are {known} API servers and {len(servers)} was asked: "
-            "name each of them with --apiserver"
+            f"there are {known} API servers and {asked} {'was' if asked == 1 else 'were'} asked: "
+            "name each of them with --apiserver, by its own address"
         )
     by_hash = {policy.hash: policy for policy in policies}
     for server in servers:
@@ -132,8 +134,8 @@ def faults_of(row: Row) -> tuple[str, ...]:
     faults = []
     if frames := row.of(*FRAMED).values:
         faults.append(f"{frames} are frames")
-    unread = row.of(Content.ENCRYPTED).values if row.located else 0
-    if unread:
+    # Under a key of nobody too: it may belong to a resource that is newer than we are.
+    if unread := row.of(Content.ENCRYPTED).values:
         faults.append(f"{unread} are encrypted and were not looked into")
     if damaged := row.damaged:
         faults.append(f"{damaged} cannot be read")

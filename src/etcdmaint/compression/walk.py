@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,6 +31,8 @@ _PASSING = (
     errors.MemberUnreachable,
     errors.ConnectionLost,
     errors.RPCTimeout,
+    errors.WrongMember,
+    errors.TokenExpired,
     errors.FutureRevision,
     errors.NoLeader,
     errors.ProposalDropped,
@@ -161,6 +163,7 @@ class Walk:
         self._exact = exact
         self._pinned = bool(progress.revisions)
         self._probe_at = 0.0
+        self._calmed: object = None
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """All that is left. Close it (`aclosing`)."""
@@ -209,8 +212,10 @@ class Walk:
         if not progress.expected:
             counts = [await reader.count(start, end) for start, end in progress.left]
             progress.expected = progress.keys + sum(counts)
-        if self._governor.rate is not None:
+        if self._governor.rate is not None and self._calmed is not reader.client:
+            # Not anew for the same member: it may be slow by now, and is not to stay so.
             self._governor.calm([await self._latency(reader) for _ in range(_SMALL_READS)])
+            self._calmed = reader.client
 
     async def _between(self, reader: RangeReader) -> None:
         await self._stand_back()
@@ -230,17 +235,23 @@ async def take(chunk: Chunk, deal: Callable[[Iterator[Entry]], object], progress
     """Have a thread deal with a chunk, one entry after the other, and note how far it came.
 
     A thread, because dealing may block and takes milliseconds in any case. What `deal` raises is
-    about the entry that it took last, which is then not noted.
+    about the entry that it took last, which is then not noted. When this is cancelled, `deal` gets no
+    further entries.
     """
+    done = 0
+    leaving = False
+
+    def entries() -> Iterator[Entry]:
+        nonlocal done
+        for entry in chunk.entries:
+            if leaving:
+                return
+            yield entry
+            done += 1
 
     def work() -> None:
-        entries = iter(chunk.entries)
-        done = len(chunk.entries)
         try:
-            deal(entries)
-        except BaseException:
-            done -= 1 + sum(1 for _ in entries)
-            raise
+            deal(entries())
         finally:
             progress.note(chunk, done)
 
@@ -248,8 +259,11 @@ async def take(chunk: Chunk, deal: Callable[[Iterator[Entry]], object], progress
     try:
         await asyncio.shield(working)
     except asyncio.CancelledError:
-        # A thread cannot be told to stop, and what it counts has to be noted.
-        await asyncio.wait({working})
+        leaving = True
+        # However often it is cancelled: what the thread has counted must be noted.
+        while not working.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({working})
         raise
 
 

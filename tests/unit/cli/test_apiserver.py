@@ -19,6 +19,7 @@ from etcdmaint.kube.client import Unavailable
 
 HASH = "sha256:" + "ab" * 32
 METRICS = (
+    "process_start_time_seconds 1.76e+09\n"
     "# HELP apiserver_storage_compression_last_config_info [ALPHA] x\n"
     'apiserver_storage_compression_last_config_info{apiserver_id_hash="sha256:1",'
     f'hash="{HASH}"}} 1\n'
@@ -95,6 +96,7 @@ async def test_release_and_policy_are_what_it_says(
     answers["/metrics"] = metrics
     facts = await client.facts()
     assert (facts.url, facts.version, facts.policy_hash) == (url, "v1.38.0", policy_hash)
+    assert facts.process == ("1.76e+09" if metrics == METRICS else "")
     assert facts.can_write_frames is True
 
 
@@ -172,8 +174,12 @@ async def test_later_is_asked_again_and_no_is_not(
         with pytest.raises(Unavailable, match="answers 500 to /api/v1/pods"):
             await patient.count("", "pods", 77)
     answers["/api/v1/pods"] = "no json"
-    with pytest.raises(Unavailable, match="no JSON"):
+    with pytest.raises(Unavailable, match="is not an API server's"):
         await client.count("", "pods", 77)
+    for strange in ({"items": 5}, {"kind": "Status"}, {"items": [], "metadata": None}, ["a list"]):
+        answers["/api/v1/pods"] = strange if isinstance(strange, dict) else json.dumps(strange)
+        with pytest.raises(Unavailable, match="is not an API server's"):
+            await client.count("", "pods", 77)
     async with ApiServerClient(client._access, "http://127.0.0.1:1", patience=0.0) as nobody:
         with pytest.raises(Unavailable, match="did not answer"):
             await nobody.cluster_uid()

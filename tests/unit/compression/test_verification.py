@@ -91,6 +91,13 @@ def test_a_frame_under_a_key_of_nobody_is_told() -> None:
     assert faults(found) == {"/registry/strange/": ("1 are frames",)}
 
 
+def test_what_is_encrypted_under_a_key_of_nobody_is_no_proof() -> None:
+    """R150: a resource of a later release, say, which `*.*` encrypts: a frame may be inside."""
+    value = b"k8s:enc:aesgcm:v1:k:x"
+    found = judge(census(entry(b"/registry/strange/other", value)), LISTED)
+    assert faults(found) == {"/registry/strange/": ("1 are encrypted and were not looked into",)}
+
+
 def policy(algorithm: str) -> Policy:
     text = (
         "{apiVersion: apiserver.config.k8s.io/v1alpha1, kind: StorageCompressionConfiguration, "
@@ -115,6 +122,18 @@ FLEET = {
     "no release": ([ApiServer(URL, "", "")], 1, [], [], "release of https://10.0.0.1:6443 is not known"),
     "one of three asked": ([ApiServer(URL, "v1.37.2", "")], 3, [], [], "there are 3 API servers"),
     "the same one twice": ([ApiServer(URL, "v1.37.2", "")] * 2, 2, [], [], "there are 2 API servers"),
+    "one process at two addresses": (
+        [ApiServer(URL, "v1.37.2", "", "5"), ApiServer("https://vip", "v1.37.2", "", "5")],
+        2, [], [], "there are 2 API servers and 1 was asked",
+    ),
+    "two processes": (
+        [ApiServer(URL, "v1.37.2", "", "5"), ApiServer("https://other", "v1.37.2", "", "6")],
+        2, [], [], "",
+    ),
+    "two of three": (
+        [ApiServer(URL, "v1.37.2", ""), ApiServer("https://other", "v1.37.2", "")],
+        3, [], [], "there are 3 API servers and 2 were asked",
+    ),
     "nobody knows how many": ([ApiServer(URL, "v1.37.2", "")], None, [], [], "is not known"),
 }  # fmt: skip
 
