@@ -32,9 +32,10 @@ _PART_KEYS = 10_000
 # A page has about so many bytes.
 _PAGE_BYTES = 2 << 20
 _FIRST_PAGE_KEYS = 8
-# Where small values end and large ones begin, a page is as large as its keys allow.
-_PAGE_KEYS = 4_000
-# For a reader that must be small; a page where large values begin is then some megabytes at most.
+# Where small values end and large ones begin, a page is as large as its keys allow: about twice what
+# kube-apiserver itself asks for at once.
+_PAGE_KEYS = 1_000
+# For a reader that must be small.
 _FRUGAL_BYTES = 512 << 10
 _FRUGAL_KEYS = 250
 
@@ -71,10 +72,8 @@ class RangeReader:
         return self._streams
 
     async def newest(self, key: bytes = b"\0") -> int:
-        """The newest revision; `key` is one that may be read."""
-        answer = await self.client.range(
-            key, serializable=self._serializable, keys_only=True, timeout=self._timeout
-        )
+        """The newest revision of the cluster, which this member then has; `key` may be read."""
+        answer = await self.client.range(key, keys_only=True, timeout=self._timeout)
         return answer.header.revision
 
     async def count(self, start: bytes, end: bytes, revision: int = 0) -> int:
