@@ -65,6 +65,8 @@ class _Watched:
     read_at: float = 0.0
     refreshed_at: float = 0.0
     measurement: Measurement | None = None
+    unlisted: bool = False
+    """Whether the last list lacked it."""
 
 
 class ConnectionMonitor:
@@ -102,9 +104,13 @@ class ConnectionMonitor:
             known = self._watched[uid] = _Watched(ref, obj)
             self._start(known)
             return
-        known.obj = obj
-        if metadata.get("generation") != known.generation:
-            known.changed.set()
+        known.unlisted = False
+        generation = int(metadata.get("generation") or 0)
+        # A list may be older than what the watch has told meanwhile.
+        if generation >= int(known.obj["metadata"].get("generation") or 0):
+            known.obj = obj
+            if generation != known.generation:
+                known.changed.set()
 
     def gone(self, uid: str) -> None:
         """The object is deleted."""
@@ -113,10 +119,14 @@ class ConnectionMonitor:
             known.task.cancel()
 
     def replace(self, objects: Iterable[Json]) -> None:
-        """These are all that exist."""
+        """These are all that existed a moment ago."""
         listed = {obj["metadata"]["uid"]: obj for obj in objects}
-        for uid in set(self._watched) - set(listed):
-            self.gone(uid)
+        for uid, known in tuple(self._watched.items()):
+            if uid not in listed:
+                # It may have come while the list was read: only twice is proof.
+                if known.unlisted:
+                    self.gone(uid)
+                known.unlisted = True
         for obj in listed.values():
             self.seen(obj)
 
@@ -256,6 +266,7 @@ class ConnectionMonitor:
         try:
             obj = await self._api.get(ref.resource, ref.namespace, ref.name)
             if obj["metadata"]["uid"] != ref.uid:
+                self.gone(ref.uid)
                 return
             known.obj = obj
             patch = write_measurement(obj, measurement, self._clock.now())
@@ -268,7 +279,7 @@ class ConnectionMonitor:
             # Somebody else was at it: the next look compares with what stands there then.
             self._api.observer.status_conflict()
         except NotFound:
-            return
+            self.gone(ref.uid)
 
 
 async def _probe(obj: Json, cluster: ClusterClient, clock: Clock) -> Probe:

@@ -132,3 +132,24 @@ async def test_a_changed_spec_is_followed_although_the_api_server_was_away_at_fi
         assert made[0].asked == asked
         api.outages = 0
         await came(lambda: made[-1].seeds == ["https://two:2379"] and made[-1].asked)
+
+
+def test_a_list_that_is_older_than_the_watch_neither_ends_nor_turns_back_anything() -> None:
+    """What is really gone is missing twice."""
+    api = FakeApi()
+    monitor = ConnectionMonitor(
+        api,  # type: ignore[arg-type]
+        Clusters(api, AddressMap()),  # type: ignore[arg-type]
+        FakeFence(),
+        SystemClock(),
+    )
+    new = connection("https://two:2379", 2)
+    monitor.seen(new)
+    monitor.replace([])
+    assert [ref.name for ref, _ in monitor.measurements()] == ["etcd"]
+    monitor.replace([connection("https://one:2379", 1)])
+    assert monitor._watched["c"].obj is new
+    monitor.replace([])
+    assert len(monitor.measurements()) == 1
+    monitor.replace([])
+    assert monitor.measurements() == []
