@@ -222,3 +222,33 @@ def test_it_needs_nothing_of_kubernetes(cluster: EtcdCluster, tmp_path: Path) ->
             env=dict(os.environ),
         )
         assert said.returncode == 0, (command, said.stderr)
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "code"),
+    [
+        (("unframe",), b"/registry/configmaps/default/framed", 0),
+        (("unframe",), b"/registry/configmaps/default/checksum", 10),
+        (("unframe",), b"/registry/configmaps/default/newer", 11),
+        (("show", "-o", "raw"), b"/registry/configmaps/default/malformed", 12),
+        (("decrypt",), b"/registry/secrets/default/e", 13),
+        (("unframe",), b"/registry/secrets/default/s", 2),
+        (("identify",), b"/registry/configmaps/default/none", 14),
+    ],
+    ids=lambda each: each.decode() if isinstance(each, bytes) else None,
+)
+def test_the_layers_of_a_key_are_taken_off_as_those_of_a_file(
+    cluster: EtcdCluster, command: tuple[str, ...], key: bytes, code: int
+) -> None:
+    """Issue 5: the same commands and exit codes on a live key, and 14 where there is none."""
+    said = subprocess.run(
+        [
+            *(sys.executable, "-m", "etcdmaint", "storage", *command),
+            *(endpoints(cluster), f"--etcd-key={key.decode()}"),
+        ],
+        capture_output=True,
+        check=False,
+    )
+    assert said.returncode == code, said.stderr
+    assert said.stdout == (frame.decode(KEYS[key]) if code == 0 else b"")
+    assert len(said.stderr.splitlines()) == (1 if code else 0)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etcdmaint.cli import output
+from etcdmaint.cli import output, stored_key
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.scanning import opened, resource_named, run
 from etcdmaint.cli.storage_codes import CORRUPT, MALFORMED, NEWER, NO_KEY, NO_SUCH_KEY
-from etcdmaint.cli.stored_document import document_of, write_document
-from etcdmaint.errors import EtcdError, InvalidInput, MemberUnreachable, RevisionCompacted
+from etcdmaint.cli.stored_document import document_of, may_be_secret, write_document
+from etcdmaint.errors import InvalidInput, RevisionCompacted
 from etcdmaint.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -211,8 +211,9 @@ class _Getting:
         if self.show_secrets:
             return False
         _, plaintext = self._examined(kv)
+        octets = kv.value if plaintext is None else plaintext
         by_key = self.keyspace.resource(kv.key) == ("", "secrets")
-        return by_key or (plaintext is not None and identify(plaintext).is_secret)
+        return by_key or may_be_secret(identify(octets), octets)
 
     def _document(self, kv: KeyValue) -> tuple[dict[str, Any], int]:
         """The object, or why it cannot be shown, and the exit code for that."""
@@ -258,26 +259,6 @@ class _Getting:
     async def _read(
         self, cluster: ClusterClient, key: bytes, end: bytes = b"", **options: int
     ) -> RangeResult:
-        """From whichever voter answers; where the cluster has no leader, what one of them has."""
-        fault: EtcdError = MemberUnreachable("no voter can be reached")
-        for serializable in (False, True):
-            for member in cluster.members:
-                if member.is_learner:
-                    continue
-                try:
-                    found = await cluster.client(member.id).range(
-                        key,
-                        end,
-                        serializable=serializable,
-                        timeout=self.connection.command_timeout,
-                        **options,  # type: ignore[arg-type]  # revision and limit, no more
-                    )
-                except RevisionCompacted:
-                    raise
-                except EtcdError as error:
-                    fault = error
-                    continue
-                if serializable:
-                    output.print_note(f"etcdmaint: {member} alone says so, perhaps from before")
-                return found
-        raise fault
+        return await stored_key.read(
+            cluster, key, end, timeout=self.connection.command_timeout, **options
+        )

@@ -11,6 +11,12 @@ import click
 from etcdmaint.compression.stored_value import Form, StoredValue
 
 
+def may_be_secret(found: StoredValue, value: bytes) -> bool:
+    """Whether a value says that it is a Secret, or is too damaged to say so and has the word in it."""
+    damaged = found.form in (Form.OPAQUE, Form.FRAME)
+    return found.is_secret or (damaged and b"Secret" in value)
+
+
 def document_of(value: bytes, found: StoredValue, *, hide: bool) -> dict[str, Any]:
     """The object as a document; of a Secret only what it is called."""
     told = {name: content for name, content in asdict(found).items() if content != ""}

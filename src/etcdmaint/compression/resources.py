@@ -16,7 +16,7 @@ from typing import Final
 
 from etcdmaint.errors import InvalidInput
 
-__all__ = ["INTERNAL", "Keyspace", "Location", "shown"]
+__all__ = ["INTERNAL", "Keyspace", "Location", "escaped", "shown"]
 
 # Kubernetes 1.37, group by group; from its test of every stored resource.
 _BUILT_IN: Final = {
@@ -115,7 +115,11 @@ _TWO_PARTS: Final = frozenset(prefix.partition(b"/")[0] for prefix in _RESOURCES
 
 def shown(octets: bytes) -> str:
     """Bytes for a line of text: what is not printable is escaped, so a terminal obeys none of it."""
-    text = octets.decode("utf-8", "backslashreplace")
+    return escaped(octets.decode("utf-8", "backslashreplace"))
+
+
+def escaped(text: str) -> str:
+    """The same for text."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

@@ -111,6 +111,20 @@ def test_each_class_of_error_has_its_exit_code(
         assert len(said.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("cut", [5, 60])
+def test_a_secret_that_is_too_damaged_to_say_what_it_is_is_not_shown_either(
+    storage: Storage, cut: int
+) -> None:
+    """Cut off, in protobuf and in JSON, bare and in a stored frame under a wrong checksum."""
+    text = b'{"apiVersion":"v1","kind":"Secret","data":{"password":"' + b"c2VjcmV0" * 20
+    damaged = sealed(SECRET_VALUE, b"\0k8s\0")[:-cut]
+    for value in (SECRET_VALUE[:-cut], text[:-cut], damaged):
+        for command in (("show", "-o", "json"), ("frame", "-o", "hex"), ("frame",)):
+            said = storage(*command, stdin=value)
+            for piece in secrets_of(value):
+                assert piece not in said.out.decode("latin-1") + said.err
+
+
 @pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n", b"\0"])
 def test_no_byte_of_the_input_is_eaten(storage: Storage, tail: bytes, tmp_path: Path) -> None:
     """A frame may end with a line feed."""
@@ -261,6 +275,31 @@ def test_no_byte_of_a_key_is_in_any_answer(storage: Storage, tmp_path: Path) -> 
     assert KEY_BYTES not in said.err
 
 
+@pytest.mark.parametrize("command", ["identify", "show", "unframe", "decrypt"])
+def test_a_key_of_etcd_is_read_where_a_flag_says_how_to_reach_it(
+    storage: Storage, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The flags of etcdctl, after the command or before it; --key stays the one of TLS."""
+    nobody = ("--endpoints=127.0.0.1:1", "--dial-timeout=100ms")
+    key = ("--etcd-key", "/registry/pods/a/b")
+    said = storage(command, *nobody, *key)
+    assert said.code == 1
+    assert "127.0.0.1:1" in said.err
+    assert storage(*nobody, command, *key).err == said.err
+    for arguments, told in (
+        ((command, *nobody), "--etcd-key"),
+        ((command, *nobody, *key, "--hex", "00"), "--endpoints"),
+        ((command, *nobody, *key, str(tmp_path / "value")), "--endpoints"),
+        ((command, *nobody, *key, "--key", str(tmp_path / "none")), "--cert: is missing"),
+    ):
+        said = storage(*arguments)
+        assert (said.code, told in said.err) == (2, True), said.err
+    # What etcdctl's users have in their environment does not make a file a key of etcd.
+    monkeypatch.setenv("ETCDCTL_ENDPOINTS", "127.0.0.1:1")
+    monkeypatch.setenv("ETCDCTL_CACERT", str(tmp_path / "none"))
+    assert storage("unframe", *key, stdin=b"k").out == b"k"
+
+
 def test_raw_bytes_reach_a_terminal_only_when_asked_to(storage: Storage) -> None:
     refused = storage("frame", stdin=b"k" * 50, terminal=True)
     assert refused.code == 2
@@ -290,6 +329,7 @@ def test_escapes_of_a_terminal_are_shown_not_obeyed(
         assert said.code == 0
         text = said.out.decode()
         assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(text)
+        assert "u202e" in text.lower(), "what it is can be seen"
         assert "[bold]x[/]" in text
 
 
@@ -376,6 +416,21 @@ def test_a_wrong_reader_is_told_what_differs(
     )
     assert said.code == 1
     assert told in said.out.decode()
+
+
+def test_a_reader_that_inflates_a_bomb_does_not_fill_our_memory(
+    storage: Storage, tmp_path: Path
+) -> None:
+    """And what it started ends with it."""
+    path = vectors_file(tmp_path, "frames_rejected", 1)
+    endless = "import sys\nwhile True: sys.stdout.buffer.write(bytes(1 << 16))"
+    for reader in (
+        [sys.executable, "-c", endless],
+        ["sh", "-c", f"'{sys.executable}' -c '{endless}' & wait"],
+    ):
+        said = storage("check-vectors", "--timeout", "60", str(path), "--", *reader)
+        assert said.code == 1
+        assert b"more than 4194304 bytes" in said.out
 
 
 def test_a_reader_that_refuses_or_changes_good_values_is_told(
