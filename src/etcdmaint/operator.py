@@ -166,6 +166,7 @@ class Operator:
         clusters = Clusters(api, address_map, options.namespaces)
         self._events = EventSink(api, clock, instance=self._identity)
         self._inventory = RunInventory()
+        queue = RunQueue(options.max_concurrent_runs)
         self._connections = ConnectionMonitor(
             api, clusters, fence, clock, observer=rpcs, pace=options.pace
         )
@@ -179,7 +180,7 @@ class Operator:
                 clock=clock,
                 instrumentation=Defragmentations(self.registry),
                 observer=rpcs,
-                queue=RunQueue(options.max_concurrent_runs),
+                queue=queue,
                 timing=options.timing or Timing(deadline_floor=options.active_deadline),
                 take_over=options.take_over,
                 accept_older_crd=options.accept_older_crd,
@@ -223,7 +224,7 @@ class Operator:
             OperatorSnapshot(
                 connections=self._connections,
                 inventory=self._inventory,
-                active=lambda: len(self._runner.active),
+                active=lambda: queue.running,
                 orphans=lambda: self._resync.orphans,
                 compressions=self._compressions,
             ),

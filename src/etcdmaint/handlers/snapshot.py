@@ -79,6 +79,7 @@ def _run(known: KnownRun) -> RunGauges:
         name=known.ref.name,
         phase=known.phase.value,
         cluster=ObjectKey(known.ref.namespace, known.cluster, known.cluster_kind),
+        dry_run=known.dry_run,
         started=_seconds(known.started_at),
         completed=_seconds(known.completed_at),
     )

@@ -78,7 +78,7 @@ class EventSink:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{ref.name[:200]}.{secrets.token_hex(8)}",
+                "name": f"{ref.name[:200].rstrip('-.')}.{secrets.token_hex(8)}",
                 "namespace": ref.namespace,
             },
             "involvedObject": {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from etcdmaint.api.metadata import object_key
+from etcdmaint.api.metadata import is_dry_run, object_key
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.defrag.run import Phase
 from etcdmaint.kube.client import read_time
@@ -30,6 +30,7 @@ class KnownRun:
     completed_at: datetime | None
     ttl: int | None
     deleting: bool
+    dry_run: bool
 
     @property
     def due(self) -> datetime | None:
@@ -104,6 +105,7 @@ def read_run(obj: Mapping[str, Any]) -> KnownRun:
         completed_at=read_time(status.get("completedAt")),
         ttl=ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl >= 0 else None,
         deleting=bool(metadata.get("deletionTimestamp")),
+        dry_run=spec.get("dryRun") is True or is_dry_run(metadata.get("annotations")),
     )
 
 

@@ -122,7 +122,7 @@ MAX_CONCURRENT_RUNS = Definition(
 ACTIVE_RUNS = Definition(
     "etcdmaint_active_runs",
     Kind.GAUGE,
-    "Runs that this process is carrying out now.",
+    "Runs that hold their etcd cluster's slot in this process now; those that wait are not among them.",
     ("operation",),
 )
 
@@ -211,7 +211,8 @@ RUN_START = Definition(
 LAST_SUCCESS = Definition(
     "etcdmaint_last_success_timestamp_seconds",
     Kind.GAUGE,
-    "When the newest run on that cluster that still exists was completed, as Unix time.",
+    "When the newest run on that cluster that still exists was completed, as Unix time; dry runs do not "
+    "count.",
     (*CLUSTER_LABELS, "operation"),
 )
 ORPHANED_RUNS = Definition(

@@ -63,6 +63,7 @@ class RunGauges:
     cluster: ObjectKey | None = None
     started: float | None = None
     completed: float | None = None
+    dry_run: bool = False
     operation: str = catalogue.DEFRAGMENT
 
 
@@ -162,8 +163,9 @@ class StateCollector(Collector):
             if run.phase == Phase.RUNNING:
                 labels = (run.namespace, run.name, run.operation)
                 families.add(catalogue.RUN_START, labels, run.started)
-            elif run.phase == Phase.COMPLETE and run.cluster and run.completed is not None:
-                key = run.cluster
+            elif run.phase != Phase.COMPLETE or run.dry_run or run.completed is None:
+                continue
+            elif (key := run.cluster) is not None:
                 ref = (key.namespace, key.name, key.kind, run.operation)
                 succeeded[ref] = max(run.completed, succeeded.get(ref, 0.0))
         for cluster_labels, completed in succeeded.items():

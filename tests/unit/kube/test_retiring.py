@@ -45,6 +45,14 @@ def test_whatever_is_stored_under_the_kind_is_read_without_an_error(obj: dict[st
     assert read_run(obj).phase is Phase.NEW
 
 
+def test_a_rehearsal_is_known_as_one_however_it_was_asked_for() -> None:
+    """D8: it is no success of a defragmentation."""
+    annotated = {"metadata": {"annotations": {"etcdmaint.io/dry-run": "true"}}}
+    assert read_run({"spec": {"dryRun": True}}).dry_run
+    assert read_run(annotated).dry_run
+    assert not read_run({"spec": {"dryRun": False}, "metadata": {"annotations": None}}).dry_run
+
+
 def test_an_unfinished_run_that_nobody_works_on_is_told_with_how_long() -> None:
     inventory = RunInventory()
     for obj in (run("a", "Running"), run("b", "Pending"), run("c")):

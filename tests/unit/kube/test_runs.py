@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -447,6 +448,19 @@ async def test_events_are_posted_in_order_and_never_in_the_way(api: Api) -> None
     assert first["type"] == "Warning"
     assert first["involvedObject"]["uid"] == "uid-now"
     assert len({event["metadata"]["name"] for event in api.posted}) == 256
+
+
+async def test_an_event_on_an_object_with_a_long_name_has_a_name_that_the_api_takes(
+    api: Api,
+) -> None:
+    sink = EventSink(api, api.clock, instance="pod-0")  # type: ignore[arg-type]
+    ref = ObjectRef(ETCD_DEFRAGS, "ns", f"{'a' * 198}-.{'b' * 20}", "uid")
+    sink.post(ref, Severity.NORMAL, "Complete", "done")
+    posting = asyncio.create_task(sink.run())
+    await sink.flush(1.0)
+    posting.cancel()
+    (event,) = api.posted
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]+)", event["metadata"]["name"])
 
 
 def test_a_long_message_is_cut_to_what_an_event_takes() -> None:

@@ -113,6 +113,7 @@ def test_the_last_success_of_a_cluster_is_its_newest() -> None:
         RunGauges("a", "new", "Complete", cluster=KEY, completed=9.0),
         RunGauges("a", "old", "Complete", cluster=KEY, completed=3.0),
         RunGauges("a", "failed", "Failed", cluster=KEY, completed=11.0),
+        RunGauges("a", "rehearsed", "Complete", cluster=KEY, completed=12.0, dry_run=True),
     )
     labels = LABELS | {"operation": "defragment"}
     name = "etcdmaint_last_success_timestamp_seconds"
