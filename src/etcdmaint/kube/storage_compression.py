@@ -1,8 +1,8 @@
 """Looks after every StorageCompressionConfiguration for as long as it exists.
 
-A look at each object every half minute, and when it changes; audits beside the looks, one at a time. No
-finalizer is ever put on an object, so its end is only heard of. What a look does is
-`storage_compression_look`'s, what is said of it `storage_compression_telling`'s.
+A look at each object every half minute, and when it changes; audits beside the looks. No finalizer is
+ever put on an object, so its end is only heard of. What a look does is `storage_compression_look`'s, when
+to audit `storage_compression_auditing`'s, what is said of it `storage_compression_telling`'s.
 """
 
 from __future__ import annotations
@@ -10,33 +10,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Iterable
 
 from etcdmaint.api.compression import StorageCompressionStatus, compression_status
 from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence
-from etcdmaint.errors import EtcdError, EtcdmaintError
+from etcdmaint.errors import EtcdmaintError
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.kube.client import Conflict, Json, KubeApi, Unavailable
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.resources import COMPRESSIONS, ObjectRef
-from etcdmaint.kube.storage_compression_audit import count_stored
+from etcdmaint.kube.storage_compression_auditing import Auditor
 from etcdmaint.kube.storage_compression_identity import Standing
 from etcdmaint.kube.storage_compression_look import (
     CompressionPace,
     Instrumentation,
     Looks,
-    Subject,
 )
+from etcdmaint.kube.storage_compression_subject import Subject
 from etcdmaint.kube.storage_compression_telling import Teller
 
 log = logging.getLogger(__name__)
-
-# Seconds, between whoever audited last and this process.
-_CLOCKS_DIFFER = 300.0
 
 
 class CompressionMonitor:
@@ -59,9 +55,6 @@ class CompressionMonitor:
         pace: CompressionPace | None = None,
         at_once: int = 8,
     ) -> None:
-        self._clock = clock
-        self._instrumentation = instrumentation
-        self._observer = observer
         self._pace = pace or CompressionPace()
         self._looks = Looks(
             api,
@@ -73,10 +66,11 @@ class CompressionMonitor:
             observer=observer,
             pace=self._pace,
         )
+        self._auditor = Auditor(
+            clock, instrumentation=instrumentation, observer=observer, pace=self._pace
+        )
         self._teller = Teller(api, events, fence, clock)
         self._turnstile = asyncio.Semaphore(at_once)
-        # One at a time, so that memory does not grow with the number of objects.
-        self._auditing = asyncio.Semaphore(1)
         self._subjects: dict[str, Subject] = {}
         self._listed = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -152,7 +146,7 @@ class CompressionMonitor:
         if self._group is not None:
             subject.tasks = [
                 self._group.create_task(self._watch(subject), name=f"compression {subject.ref}"),
-                self._group.create_task(self._audits(subject), name=f"audits {subject.ref}"),
+                self._group.create_task(self._auditor.keep(subject), name=f"audits {subject.ref}"),
             ]
 
     async def _watch(self, subject: Subject) -> None:
@@ -167,7 +161,7 @@ class CompressionMonitor:
     async def _look(self, subject: Subject) -> float:
         """Find out, write what is due, say what was found; the seconds until the next look."""
         if subject.deleting:
-            _end_audit(subject)
+            self._auditor.end_unwanted(subject)
             return self._pace.interval
         try:
             async with self._turnstile:
@@ -176,8 +170,7 @@ class CompressionMonitor:
                     return self._pace.interval
                 reading = await self._looks.stand(subject)
             subject.stood.set()
-            if subject.counting != subject.counting_wish:
-                _end_audit(subject)
+            self._auditor.end_unwanted(subject)
             await self._wait_for_elders(subject)
             async with self._turnstile:
                 findings = await self._looks.settle(subject, reading, self._elder(subject))
@@ -218,77 +211,3 @@ class CompressionMonitor:
             and not other.deleting
         ]
         return str(min(elders, key=lambda other: other.age).ref) if elders else ""
-
-    async def _audits(self, subject: Subject) -> None:
-        while True:
-            subject.looked.clear()
-            wait = self._audit_due(subject)
-            if wait <= 0:
-                await self._audit(subject)
-                subject.looked.clear()
-                subject.changed.set()
-                # What was counted is judged by the look that comes now.
-                wait = math.inf
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if wait == math.inf else wait):
-                    await subject.looked.wait()
-
-    def _audit_due(self, subject: Subject) -> float:
-        """Seconds until the next audit; infinite where something has to change before."""
-        wish, config = subject.counting_wish, subject.reading.config if subject.reading else None
-        if wish is None or config is None or subject.target is None or subject.standing.fault:
-            return math.inf
-        if subject.failure is not None:
-            return subject.failed_at + self._pace.audit_retry - self._clock.monotonic()
-        last = subject.audit
-        if last is None or last.completed_at is None or last.cluster_id != wish.cluster_id:
-            return 0.0
-        passed = (self._clock.now() - last.completed_at).total_seconds()
-        # Clocks differ a little. What is said to be done in times to come was written by nobody here.
-        return config.spec.audit.interval - passed if passed > -_CLOCKS_DIFFER else 0.0
-
-    async def _audit(self, subject: Subject) -> None:
-        wish, target = subject.counting_wish, subject.target
-        if wish is None or target is None:
-            return
-        begun, result = self._clock.monotonic(), "failed"
-        subject.counting = wish
-        try:
-            async with asyncio.timeout(None) as subject.underway:
-                subject.audit = await count_stored(
-                    target,
-                    cluster_id=wish.cluster_id,
-                    bytes_per_second=wish.bytes_per_second,
-                    clock=self._clock,
-                    timeout=2 * self._pace.rpc_timeout,
-                    turn=self._auditing,
-                    observer=self._observer,
-                    timing=self._pace.walk,
-                )
-            subject.failure = None
-            result = "consistent" if subject.audit.consistent else "inconsistent"
-        except EtcdmaintError as error:
-            subject.failure, subject.failed_at = error, self._clock.monotonic()
-            # Perhaps another etcd is there by now.
-            subject.stood_at = -math.inf
-        except Exception as error:
-            if isinstance(error, TimeoutError) and subject.underway and subject.underway.expired():
-                log.info("an audit is not wanted any more", extra={"object": str(subject.ref)})
-                return
-            # The outermost shell of one audit: the next one may do better.
-            log.exception("a fault while auditing", extra={"object": str(subject.ref)})
-            subject.failure = EtcdError("the audit failed by a fault of this program")
-            subject.failed_at = self._clock.monotonic()
-        finally:
-            subject.underway = subject.counting = None
-        seconds = self._clock.monotonic() - begun
-        self._instrumentation.audited(result, seconds)
-        log.info(
-            "an audit is over",
-            extra={"object": str(subject.ref), "result": result, "seconds": round(seconds, 1)},
-        )
-
-
-def _end_audit(subject: Subject) -> None:
-    if subject.underway is not None and not subject.underway.expired():
-        subject.underway.reschedule(0.0)

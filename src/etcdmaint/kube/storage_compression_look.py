@@ -8,18 +8,17 @@ which objects, as well (`storage_compression`).
 from __future__ import annotations
 
 import asyncio
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from etcdmaint.api.compression import AuditStatus, compression_status
 from etcdmaint.api.defrag import ClusterRef
 from etcdmaint.clock import Clock
 from etcdmaint.compression.walk import Timing
-from etcdmaint.defrag.run import Fence, Severity, Target
+from etcdmaint.defrag.run import Fence, Severity
 from etcdmaint.errors import EtcdmaintError
 from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.client import Forbidden, Json, KubeApi, NotFound, Rejected, Unavailable
+from etcdmaint.kube.client import Forbidden, KubeApi, NotFound, Rejected, Unavailable
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.measurement import Verdict
@@ -34,6 +33,7 @@ from etcdmaint.kube.storage_compression_publishing import (
     publish,
 )
 from etcdmaint.kube.storage_compression_status import Findings
+from etcdmaint.kube.storage_compression_subject import Subject
 from etcdmaint.kube.storage_compression_verdicts import Situation, refusal, verdicts
 
 _NO_REF = Standing(doubt="spec.clusterRef is left out")
@@ -62,63 +62,6 @@ class CompressionPace:
     walk: Timing | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CountingWish:
-    """What an audit is for, and at how many bytes a second; one that is for anything else is ended."""
-
-    cluster_ref: ClusterRef
-    cluster_id: int
-    bytes_per_second: int
-
-
-@dataclass(slots=True, eq=False)
-class Subject:
-    """One object, and what is kept of it between two looks.
-
-    `stood` is set once it was tried to find out which etcd it is about, `looked` after each look.
-    `doubtful`: a list and a watch disagree on whether it exists. `underway` is the audit that runs, which
-    can be ended by it, `counting` what it is for.
-    """
-
-    ref: ObjectRef
-    obj: Json
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    stood: asyncio.Event = field(default_factory=asyncio.Event)
-    looked: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    reading: Reading | None = None
-    generation: int = -1
-    cluster_ref: ClusterRef | None = None
-    target: Target | None = None
-    standing: Standing = field(default_factory=Standing)
-    stood_at: float = -math.inf
-    audit: AuditStatus | None = None
-    failure: EtcdmaintError | None = None
-    failed_at: float = -math.inf
-    doubtful: bool = False
-    underway: asyncio.Timeout | None = None
-    counting: CountingWish | None = None
-
-    @property
-    def counting_wish(self) -> CountingWish | None:
-        """What is to be audited, None for nothing."""
-        config, cluster_id = self.reading.config if self.reading else None, self.standing.cluster_id
-        if config is None or self.deleting or cluster_id is None or not config.spec.audit.interval:
-            return None
-        ref, audit = config.spec.cluster_ref, config.spec.audit
-        return None if ref is None else CountingWish(ref, cluster_id, audit.bytes_per_second)
-
-    @property
-    def deleting(self) -> bool:
-        """Whether somebody has asked for it to be deleted."""
-        return bool(self.obj["metadata"].get("deletionTimestamp"))
-
-    @property
-    def age(self) -> tuple[str, str]:
-        """Sorts the older first."""
-        return str(self.obj["metadata"].get("creationTimestamp") or ""), self.ref.uid
-
-
 class Looks:
     """Looks at subjects. Every method raises KubeError while the Kubernetes API is away."""
 
@@ -145,10 +88,11 @@ class Looks:
 
     async def stand(self, subject: Subject) -> Reading:
         """Read the object, and find out which etcd it is about."""
-        generation = int(subject.obj["metadata"].get("generation") or 0)
-        reading = subject.reading
+        obj, reading = subject.obj, subject.reading
+        generation = int(obj["metadata"].get("generation") or 0)
         if reading is None or subject.generation != generation:
-            reading = subject.reading = read_configuration(subject.obj)
+            # A megabyte of policy takes seconds.
+            reading = subject.reading = await asyncio.to_thread(read_configuration, obj)
             subject.generation = generation
         ref = reading.config.spec.cluster_ref if reading.config is not None else None
         if ref != subject.cluster_ref:

@@ -20,8 +20,8 @@ from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.storage_compression_file import SECRETS_SELECTED
-from etcdmaint.kube.storage_compression_look import Subject
 from etcdmaint.kube.storage_compression_status import Findings, write_findings
+from etcdmaint.kube.storage_compression_subject import Subject
 
 _BAD_NEWS = (
     (CompressionCondition.VALID, False),

@@ -16,7 +16,7 @@ from etcdmaint.api.compression import AuditStatus
 from etcdmaint.defrag.run import Severity, Target
 from etcdmaint.errors import ClusterNotFound, ClusterNotReady, MemberUnreachable, WrongMember
 from etcdmaint.etcd.endpoint import Endpoint
-from etcdmaint.kube import storage_compression, storage_compression_look
+from etcdmaint.kube import storage_compression_auditing, storage_compression_look
 from etcdmaint.kube.client import Forbidden, NotFound
 from etcdmaint.kube.resources import COMPRESSIONS, ObjectRef
 from etcdmaint.kube.storage_compression import CompressionMonitor
@@ -64,7 +64,7 @@ class Etcds:
         self.looks = self.ended = 0
         self.outcome: asyncio.Future[AuditStatus] = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(storage_compression_look, "look_at", self._look_at)
-        monkeypatch.setattr(storage_compression, "count_stored", self._count)
+        monkeypatch.setattr(storage_compression_auditing, "count_stored", self._count)
 
     async def find(self, namespace: str, ref: Any) -> Target:
         return self.targets[ref.name]
