@@ -26,7 +26,7 @@ from etcdmaint.compaction.election import (
     run_round,
 )
 from etcdmaint.compaction.knowledge import Knowledge, NoObserver, Observer, View
-from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable
+from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable, PermissionDenied
 from etcdmaint.etcd.types import KeyValue
 from etcdmaint.etcd.watch import WatchBatch
 
@@ -184,8 +184,11 @@ class Compactor:
 
     async def _watch(self) -> None:
         pause = self._pace.rewatch
+        refused = False
         while True:
-            await self._clock.sleep(pause)
+            # What an administrator has to grant is asked for no more often than by a round.
+            await self._clock.sleep(max(pause, self.interval) if refused else pause)
+            refused = False
             begun = self._clock.monotonic()
             try:
                 await self._follow((await self._route.voters())[0])
@@ -194,6 +197,7 @@ class Compactor:
                     self._route.failed(error)
                 self._complain("cannot watch the key", error)
                 pause = min(pause * 2, self._pace.longest_rewatch)
+                refused = isinstance(error, PermissionDenied)
             if self._clock.monotonic() - begun > self._pace.longest_rewatch:
                 # It has watched for a while: what ended it is news, not the same again.
                 pause = self._pace.rewatch

@@ -27,12 +27,14 @@ _AFTER_A_FAULT = 15.0
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """A compactor and those who hold it, the newest way to connect last."""
+    """A compactor and those who hold it; whose way to connect is to be tried first is the last."""
 
     cluster_id: int
     line: Line
     compactor: Compactor
     holds: list[Hold] = field(default_factory=list)
+    used: Hold | None = None
+    """In whose way it is connected."""
     task: asyncio.Task[None] | None = None
 
     def settle(self) -> None:
@@ -61,6 +63,11 @@ class Hold:
     def compactor(self) -> Compactor:
         """The compactor, shared with the other holders."""
         return self._shared.compactor
+
+    @property
+    def used(self) -> Hold | None:
+        """In whose way, of all holders, the cluster is connected."""
+        return self._shared.used
 
     @property
     def compact_revision(self) -> int:
@@ -130,7 +137,7 @@ class Registry:
         if shared is None:
             shared = self._open(cluster, interval)
             self._shared[cluster.cluster_id] = shared
-            hold = Hold(self, shared, dial, interval)
+            shared.used = hold = Hold(self, shared, dial, interval)
             shared.holds.append(hold)
             self._start(shared)
             return hold
@@ -144,6 +151,7 @@ class Registry:
             await self.release(hold, shared)
             await cluster.close()
             raise
+        shared.used = hold
         return hold
 
     async def release(self, hold: Hold, shared: _Shared) -> None:
@@ -194,11 +202,20 @@ class Registry:
 
 
 async def _dial_again(shared: _Shared) -> ClusterClient:
-    """A new connection in any holder's way, the newest first."""
+    """A new connection in any holder's way, the newest first, but the one that was in use last.
+
+    It may have failed for what only its own user may not do.
+    """
+    if shared.used in shared.holds:
+        shared.holds.remove(shared.used)
+        shared.holds.insert(0, shared.used)
     failure: EtcdmaintError | None = None
-    for hold in reversed(shared.holds):
+    for hold in tuple(reversed(shared.holds)):
         try:
-            return await hold.dial()
+            cluster = await hold.dial()
         except EtcdmaintError as error:
             failure = failure or error
+        else:
+            shared.used = hold
+            return cluster
     raise failure or MemberUnreachable("nobody holds this cluster any more")

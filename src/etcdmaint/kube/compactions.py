@@ -86,6 +86,8 @@ class _Asking:
     user: str = ""
     stalled: bool = False
     refused: str = ""
+    disconnected: str = ""
+    """Why the way that it asks for now does not work, as it was logged."""
     told: Account | None = None
     """What the status is known to say."""
     written_at: float = -math.inf
@@ -238,15 +240,24 @@ class CompactionKeeper:
             return paused()
         try:
             await self._hold(known, interval)
+            known.disconnected = ""
         except KubeError:
             raise
         except EtcdmaintError as error:
             if known.hold is None:
                 return unheld(error, interval, stalled=self._waits_too_long(known, interval))
             # What it held goes on: the new way there may be right a little later.
-            log.warning("cannot connect", extra={"object": str(known.ref), "error": str(error)})
+            if known.disconnected != str(error):
+                known.disconnected = str(error)
+                log.warning("cannot connect", extra={"object": str(known.ref), "error": str(error)})
         assert known.hold is not None
-        return account_of(known.hold.compactor.view(), known.user)
+        return account_of(known.hold.compactor.view(), self._user(known))
+
+    def _user(self, known: _Asking) -> str:
+        """Which user of etcd's compacts the cluster: of whichever object's way there is in use."""
+        assert known.hold is not None
+        used = known.hold.used
+        return next((a.user for a in self._asking.values() if a.hold is used), known.user)
 
     async def _hold(self, known: _Asking, interval: float) -> None:
         generation = int(known.obj["metadata"].get("generation") or 0)

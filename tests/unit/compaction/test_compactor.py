@@ -368,6 +368,18 @@ async def test_a_cluster_that_is_away_is_watched_less_and_less_often() -> None:
         assert len(store.started_at) - begun < 15
 
 
+async def test_whoever_may_not_read_the_key_asks_no_more_often_than_once_an_interval() -> None:
+    """C22: each time with a new login, perhaps, which costs etcd more than a round."""
+    store = WatchedStore(revision=41)
+    store.refuse = lambda _: PermissionDenied("no")
+    async with compacting(store) as (compactor, clock, route, _):
+        await clock.advance(10 * INTERVAL)
+        assert route.asked <= 2 * 10 + 1
+        store.refuse = lambda _: None
+        await clock.advance(3 * INTERVAL)
+        assert (store.watches, compactor.view().last_result) == (1, Result.WON)
+
+
 @pytest.mark.parametrize(
     "error", [PermissionDenied("no"), NoLeader("away"), MemberUnreachable("down")]
 )

@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from etcdmaint.api.defrag import ClusterRef
 from etcdmaint.compaction.election import Result
 from etcdmaint.compaction.knowledge import View
 from etcdmaint.compaction.line import Dial
 from etcdmaint.compaction.registry import Registry
-from etcdmaint.defrag.run import Severity
+from etcdmaint.defrag.run import Severity, Target
 from etcdmaint.errors import (
     EtcdmaintError,
     MemberUnreachable,
@@ -28,6 +30,8 @@ from etcdmaint.errors import (
     PermissionDenied,
     SpaceExceeded,
 )
+from etcdmaint.etcd.access import Login
+from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.kube.client import Conflict, KubeApi, Unobserved
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.compactions import CompactionKeeper
@@ -66,6 +70,10 @@ class Held:
     def compactor(self) -> Held:
         return self
 
+    @property
+    def used(self) -> Held:
+        return self.registry.used or self
+
     def view(self) -> View:
         return replace(self.registry.view, interval=self.interval)
 
@@ -82,6 +90,7 @@ class Holds:
 
     made: list[Held] = field(default_factory=list)
     view: View = WELL
+    used: Held | None = None
     failure: EtcdmaintError | None = None
 
     async def hold(self, dial: Dial, interval: float) -> Held:
@@ -180,12 +189,21 @@ class World:
         return next((c for c in found if c["type"] == "Compacting"), {})
 
 
+class Found:
+    """Finds a cluster whose way has a login of the object's name."""
+
+    async def find(self, namespace: str, ref: ClusterRef) -> Target:
+        access = SimpleNamespace(login=Login(ref.name, "secret"))
+        found = SimpleNamespace(seeds=(), access=access, paused=None, metrics_port=None)
+        return cast(Target, found)
+
+
 @asynccontextmanager
 async def keeping() -> AsyncIterator[World]:
     clock, api, holds, told = SteppedClock(), Api(), Holds(), Told()
     keeper = CompactionKeeper(
         cast(KubeApi, api),
-        cast(Clusters, None),
+        cast(Clusters, Found()),
         cast(Registry, holds),
         cast(EventSink, told),
         Fence(),
@@ -375,6 +393,38 @@ async def test_who_may_not_compact_is_named_with_what_is_missing() -> None:
         assert (found["status"], found["reason"]) == ("False", "PermissionDenied")
         assert "role root" in found["message"]
         assert "compact_rev_key" in found["message"]
+
+
+async def test_the_user_that_is_named_is_the_one_that_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C31: one compactor for both, in the way of one of them."""
+
+    async def connect(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(ClusterClient, "connect", connect)
+    async with keeping() as world:
+        for name in ("first", "second"):
+            world.see(name=name)
+            await settle()
+            await world.holds.made[-1].dial()
+        world.holds.used = world.holds.made[-1]
+        world.holds.view = replace(WELL, error=PermissionDenied("permission denied"))
+        await world.clock.advance(15)
+        for name in ("first", "second"):
+            assert "the etcd user second may not" in world.condition(name)["message"]
+
+
+async def test_a_way_that_does_not_work_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """C38: though it is tried at every look."""
+    async with keeping() as world:
+        world.see()
+        await settle()
+        world.holds.failure = MemberUnreachable("10.0.0.1:2379: refused")
+        world.see(generation=2)
+        await world.clock.advance(600)
+    assert [r.message for r in caplog.records if r.levelname == "WARNING"] == ["cannot connect"]
 
 
 @pytest.mark.parametrize(

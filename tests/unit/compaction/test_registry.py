@@ -19,6 +19,7 @@ from etcdmaint.errors import (
     AuthenticationFailed,
     EtcdmaintError,
     MemberUnreachable,
+    PermissionDenied,
     RPCTimeout,
     WrongMember,
 )
@@ -240,6 +241,20 @@ async def test_a_connection_of_no_use_any_more_is_made_afresh_in_any_holders_way
         assert len(old.made) > 1
         assert old.made[-1].closed is False
         assert counted.rounds[-1] != "error"
+
+
+async def test_who_may_less_does_not_keep_the_others_from_compacting() -> None:
+    """C37: two newer holders' users may not compact; whoever may is found, and stays."""
+    store, refusing = WatchedStore(revision=10), WatchedStore(revision=10)
+    refusing.refuse = lambda _: PermissionDenied("no")
+    async with registry() as (kept, clock, counted):
+        able = await kept.hold(Way(store), 300)
+        weak = await kept.hold(Way(refusing), 300)
+        await kept.hold(Way(refusing), 300)
+        assert able.used not in (able, weak)
+        await clock.advance(1800)
+        assert able.used is weak.used is able
+        assert counted.rounds[-2:] == ["won", "won"]
 
 
 async def test_a_broken_connection_is_refreshed_before_it_is_made_anew() -> None:
