@@ -441,3 +441,20 @@ async def test_a_cluster_that_is_given_up_while_it_is_reached_leaves_no_channel_
                 await connecting
     assert len(opened) == 2
     assert set(closed) == set(opened)
+
+
+async def test_a_client_that_is_closed_while_it_connects_says_so_at_once() -> None:
+    dialled = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        dialled.set()
+        await reader.read()
+
+    async with listening(silent) as endpoint:
+        client = MemberClient(endpoint, Access(), timeout=60)
+        calling = asyncio.ensure_future(client.status())
+        await dialled.wait()
+        await client.close()
+        with pytest.raises(errors.MemberUnreachable, match="this client is closed"):
+            async with asyncio.timeout(10):
+                await calling

@@ -71,8 +71,7 @@ class Connection:
         return channel is not None and channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def _connect(self) -> None:
-        if self.closed:
-            raise self._unreachable(MemberUnreachable("this client is closed"))
+        self._check_open()
         if self._tls is not None and not self._endpoint.secure:
             raise self._unreachable(TLSFailed("http:// is not dialled where TLS is configured"))
         if self._tls is None and self._endpoint.secure:
@@ -87,6 +86,7 @@ class Connection:
             state = channel.get_state(try_to_connect=True)
             while state is not grpc.ChannelConnectivity.READY:
                 if state in _FAILED:
+                    self._check_open()
                     raise self._unreachable(
                         await diagnose(self._dialled, self._tls, self._server_name)
                     )
@@ -95,6 +95,10 @@ class Connection:
         finally:
             if not self._is_ready():
                 await self._drop()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise self._unreachable(MemberUnreachable("this client is closed"))
 
     def _open(self) -> aio.Channel:
         options: list[tuple[str, int | str]] = [
