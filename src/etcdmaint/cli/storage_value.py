@@ -252,7 +252,7 @@ def show(asked: Asked, style: str, to_terminal: bool) -> int:
     found = identify(plaintext)
     if style in ("raw", "hex"):
         return _write_bytes(asked, plaintext, style, to_terminal)
-    hide = asked.is_secret(found, plaintext) and not asked.show_secrets
+    hide = not asked.show_secrets and _holds_secret(asked, plaintext)
     write_document(document_of(plaintext, found, hide=hide), style)
     return 0
 

@@ -10,6 +10,8 @@ import click
 
 from etcdmaint.compression.stored_value import Form, StoredValue
 
+_MOST_DEPTH = 128
+
 
 def may_be_secret(found: StoredValue, value: bytes) -> bool:
     """Whether a value says that it is a Secret, or is too damaged to say so and has the word in it."""
@@ -24,7 +26,7 @@ def document_of(value: bytes, found: StoredValue, *, hide: bool) -> dict[str, An
     if hide:
         return told | {"hidden": "the value of a Secret; --show-secrets shows it"}
     try:
-        return _decoded(value, found) or told | {"hex": value.hex()}
+        return _bounded(_decoded(value, found)) or told | {"hex": value.hex()}
     except (ValueError, RecursionError):
         # It began as an object and does not go on as one.
         return told | {"hex": value.hex()}
@@ -48,6 +50,21 @@ def _decoded(value: bytes, found: StoredValue) -> dict[str, Any]:
             "fields": protobuf_wire.dump(raw),
         }
     return document
+
+
+def _bounded(document: dict[str, Any]) -> dict[str, Any]:
+    """The same document. Raises ValueError where it is deeper than whatever writes it could go."""
+    level: list[Any] = [document]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            below
+            for each in level
+            for below in (each.values() if isinstance(each, dict) else each)
+            if isinstance(below, dict | list)
+        ]
+        if not level:
+            return document
+    raise ValueError("nested too deeply")
 
 
 def write_document(document: object, style: str) -> None:

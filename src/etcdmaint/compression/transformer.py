@@ -26,15 +26,13 @@ from etcdmaint.compression.frame import (
 from etcdmaint.compression.inflation import LIMITER, InflationLimiter
 from etcdmaint.compression.metrics import Direction, Metrics, Operation, Outcome
 from etcdmaint.compression.policy import Policy
-from etcdmaint.compression.resources import INTERNAL, Keyspace
+from etcdmaint.compression.resources import INTERNAL, Keyspace, shown
 from etcdmaint.compression.rule import Rewrite, Rule
 
 __all__ = ["Delegate", "Identity", "Transformer", "Transformers"]
 
 # More kinds of objects than any cluster has; hostile keys could name any number.
 _MOST_TRANSFORMERS: Final = 10_000
-
-_REDACT: Final = Keyspace().redacted
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Transformer:
     """The compression of one resource. Synchronous and safe for threads.
 
     `resource` is the label of the metrics (`deployments.apps`); `redact` turns an etcd key into what
-    errors and logs may say of it.
+    errors and logs may say of it: all of it, unless it is a Secret's.
     """
 
     __slots__ = (
@@ -89,14 +87,14 @@ class Transformer:
         resource: str = "",
         metrics: Metrics | None = None,
         limiter: InflationLimiter = LIMITER,
-        redact: Callable[[bytes], str] = _REDACT,
+        redact: Callable[[bytes], str] | None = None,
     ) -> None:
         self.rule = rule
         self.resource = resource
         self._delegate = delegate
         self._metrics = metrics
         self._limiter = limiter
-        self._redact = redact
+        self._redact = redact or (_cut if resource == "secrets" else shown)
         # Asked for every value that passes, so asked of the rule once.
         self._counting = None if rule.inert else metrics
         self._migrates = rule.compresses and rule.rewrite is Rewrite.EAGER
@@ -183,6 +181,11 @@ class Transformer:
         if size > self.rule.ceiling:
             return Outcome.UNFRAMED_ABOVE_CEILING
         return Outcome.UNFRAMED_BELOW_THRESHOLD
+
+
+def _cut(key: bytes) -> str:
+    """A key without its last part, whatever prefix it begins with."""
+    return shown(key.rpartition(b"/")[0]) + "/…"
 
 
 class Transformers:

@@ -171,6 +171,20 @@ def test_json_that_breaks_off_is_shown_as_what_it_is(storage: Storage) -> None:
     assert bytes.fromhex(document["hex"]) == value
 
 
+@pytest.mark.parametrize("style", ["json", "yaml"])
+@pytest.mark.parametrize("depth", [100, 300, 900])
+def test_an_object_that_is_nested_without_end_is_shown_all_the_same(
+    storage: Storage, style: str, depth: int
+) -> None:
+    """Hostile bytes: as a document, or where no writer could follow it, in hex."""
+    head = b'{"apiVersion":"v1","kind":"Pod","metadata":{},"spec":'
+    value = head + b"[" * depth + b"]" * depth + b"}"
+    said = storage("show", "-o", style, stdin=value)
+    assert said.code == 0, said.err
+    document = yaml.safe_load(said.out) if depth > 100 else {}
+    assert document.get("hex", value.hex()) == value.hex()
+
+
 def secrets_of(value: bytes) -> list[str]:
     """Pieces of a Secret's data that must not turn up, in every way that they could be written."""
     middle = value[len(value) // 2 : len(value) // 2 + 12]
@@ -192,7 +206,7 @@ def secrets_of(value: bytes) -> list[str]:
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize("layers", [0, 1, 2, 9])
 def test_a_secrets_value_is_never_shown_unless_asked_for(
     storage: Storage, arguments: tuple[str, ...], layers: int
 ) -> None:

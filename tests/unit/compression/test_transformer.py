@@ -290,8 +290,17 @@ def test_the_name_of_a_secret_is_in_no_error_and_no_log(caplog: pytest.LogCaptur
     """A22: unless whoever builds the transformer says otherwise."""
     key = b"/registry/secrets/team-a/password-of-the-bank"
     with caplog.at_level(logging.DEBUG), pytest.raises(frame.ChecksumMismatch) as refusal:
-        transformer(SELECTED).from_storage(b"\0k8s\1....!", key)
+        Transformers(Policy.absent(), lambda *_: Identity()).for_resource(
+            "", "secrets"
+        ).from_storage(b"\0k8s\1....!", key)
     assert "/registry/secrets/team-a/…" in str(refusal.value)
+    assert "bank" not in str(refusal.value) + caplog.text
+
+    elsewhere = key.replace(b"/registry", b"/kubernetes.io")
+    alone = Transformer(SELECTED, Identity(), resource="secrets")
+    with caplog.at_level(logging.DEBUG), pytest.raises(frame.ChecksumMismatch) as refusal:
+        alone.from_storage(b"\0k8s\1....!", elsewhere)
+    assert "/kubernetes.io/secrets/team-a/…" in str(refusal.value)
     assert "bank" not in str(refusal.value) + caplog.text
 
 
