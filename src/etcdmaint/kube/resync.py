@@ -6,14 +6,23 @@ not rely on having seen a change.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence
-from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
-from etcdmaint.kube.inventory import RunInventory, read_run
+from etcdmaint.kube.client import (
+    Conflict,
+    Forbidden,
+    Json,
+    KubeApi,
+    KubeError,
+    NotFound,
+    Rejected,
+)
+from etcdmaint.kube.inventory import KnownRun, RunInventory, read_run
 from etcdmaint.kube.resources import (
     COMPRESSIONS,
     ETCD_CLUSTERS,
@@ -86,15 +95,18 @@ class Resync:
         """For ever; no trouble with the Kubernetes API ends it."""
         listed_at: float | None = None
         while True:
+            now = self._clock.monotonic()
             try:
-                now = self._clock.monotonic()
                 if listed_at is None or now - listed_at >= self._interval:
                     await self._list()
                     listed_at = now
+            except KubeError as error:
+                log.warning("cannot list", extra={"error": str(error)})
+            try:
                 await self._retire()
                 await self._find_orphans()
             except KubeError as error:
-                log.warning("cannot list or delete", extra={"error": str(error)})
+                log.warning("cannot delete", extra={"error": str(error)})
             await self._clock.sleep(self._pause())
 
     def _pause(self) -> float:
@@ -114,11 +126,18 @@ class Resync:
 
     async def _all(self, resource: Resource) -> list[Json]:
         found: list[Json] = []
+        refused: list[Forbidden] = []
         for namespace in self._namespaces:
             try:
                 found += await self._api.list(resource, namespace)
             except NotFound:  # the kind is not installed
                 continue
+            except Forbidden as error:
+                # One namespace that is gone, and our rights there with it, must not hide the others.
+                refused.append(error)
+                log.warning("cannot list", extra={"namespace": namespace, "error": str(error)})
+        if len(refused) == len(self._namespaces):
+            raise refused[0]
         return found
 
     async def _find_orphans(self) -> None:
@@ -129,40 +148,43 @@ class Resync:
             if seconds < _SUSPICIOUS:
                 continue
             try:
-                obj = await self._api.get(ETCD_DEFRAGS, known.ref.namespace, known.ref.name)
-            except NotFound:
-                self._inventory.gone(known.ref.uid)
+                obj = await self._confirmed(known)
+            except Forbidden:
                 continue
-            now_known = read_run(obj)
-            self._inventory.seen(obj)
-            if now_known.ref.uid != known.ref.uid:
-                self._inventory.gone(known.ref.uid)
-            elif not now_known.phase.terminal and not now_known.deleting:
+            now_known = read_run(obj) if obj is not None else None
+            if now_known is not None and not (now_known.phase.terminal or now_known.deleting):
                 orphans[known.ref.uid] = seconds
         self.orphans = orphans
 
     async def _retire(self) -> None:
         for known in self._inventory.due(self._api.server_now()):
             try:
-                # The object itself decides: what was seen may be out of date.
-                obj = await self._api.get(ETCD_DEFRAGS, known.ref.namespace, known.ref.name)
-            except NotFound:
-                self._inventory.gone(known.ref.uid)
-                continue
-            now_known = read_run(obj)
-            if now_known.ref.uid != known.ref.uid:
-                self._inventory.gone(known.ref.uid)
-                continue
-            self._inventory.seen(obj)
-            if now_known.due is None or now_known.due > self._api.server_now():
-                continue
-            self._fence.assert_held()
-            try:
-                version = obj["metadata"]["resourceVersion"]
-                await self._api.delete(known.ref, resource_version=version)
+                await self._retire_one(known)
             except Conflict:
                 continue
-            except NotFound:
-                pass
+            except (Forbidden, Rejected) as error:
+                log.warning("cannot delete", extra={"object": str(known.ref), "error": str(error)})
+
+    async def _retire_one(self, known: KnownRun) -> None:
+        # The object itself decides: what was seen may be out of date.
+        obj = await self._confirmed(known)
+        due = read_run(obj).due if obj is not None else None
+        if obj is None or due is None or due > self._api.server_now():
+            return
+        self._fence.assert_held()
+        with contextlib.suppress(NotFound):
+            await self._api.delete(known.ref, resource_version=obj["metadata"]["resourceVersion"])
+        self._inventory.gone(known.ref.uid)
+        log.info("deleted, its time to live is over", extra={"object": str(known.ref)})
+
+    async def _confirmed(self, known: KnownRun) -> Json | None:
+        """The object as it is, noted as that; None when it is not there any more, which is noted too."""
+        try:
+            obj = await self._api.get(ETCD_DEFRAGS, known.ref.namespace, known.ref.name)
+        except NotFound:
+            obj = None
+        if obj is None or read_run(obj).ref.uid != known.ref.uid:
             self._inventory.gone(known.ref.uid)
-            log.info("deleted, its time to live is over", extra={"object": str(known.ref)})
+            return None
+        self._inventory.seen(obj)
+        return obj

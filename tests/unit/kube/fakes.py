@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from etcdmaint.errors import LeadershipLost
-from etcdmaint.kube.client import Conflict, NotFound, Unavailable
+from etcdmaint.kube.client import Conflict, Forbidden, NotFound, Unavailable
 from etcdmaint.kube.resources import ObjectRef, Resource
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,6 +73,8 @@ class FakeApi:
         self.observer = Observer()
         self.writes: list[tuple[str, str, Any]] = []
         self.outages = 0
+        self.forbidden: set[str] = set()
+        """Namespaces that may not be listed."""
         self.disturb: Callable[[], None] = lambda: None
         self._versions = itertools.count(1)
 
@@ -97,6 +99,8 @@ class FakeApi:
 
     async def list(self, resource: Resource, namespace: str = "", **_: Any) -> list[dict[str, Any]]:
         self._answer()
+        if namespace in self.forbidden:
+            raise Forbidden("no")
         return [
             copy.deepcopy(obj)
             for (plural, where, _name), obj in self.objects.items()

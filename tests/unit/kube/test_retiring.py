@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from etcdmaint.defrag.run import Phase
+from etcdmaint.kube.client import Rejected
 from etcdmaint.kube.inventory import RunInventory, read_run
 from etcdmaint.kube.resources import ETCD_CONNECTIONS, ETCD_DEFRAGS
 from etcdmaint.kube.resync import Resync
@@ -81,7 +83,7 @@ class Listed:
 class Scene:
     """A resync that runs until its clock reaches an end."""
 
-    def __init__(self, fence: FakeFence | None = None) -> None:
+    def __init__(self, fence: FakeFence | None = None, namespaces: Sequence[str] = ()) -> None:
         self.clock = FakeClock()
         self.api = FakeApi(self.clock)
         self.inventory = RunInventory()
@@ -96,6 +98,7 @@ class Scene:
             fence or FakeFence(),
             self.clock,
             active=lambda: self.active,
+            namespaces=namespaces,
         )
 
     async def until(self, seconds: float) -> None:
@@ -173,3 +176,42 @@ async def test_an_orphan_is_confirmed_before_it_is_told() -> None:
     scene.active = {"uid-orphan"}
     await scene.until(110.0)
     assert scene.resync.orphans == {}
+
+
+async def test_a_namespace_that_is_gone_with_our_rights_hides_nothing_of_the_others() -> None:
+    """D5: with a Role in each of them."""
+    scene = Scene(namespaces=["doomed", "ns"])
+    scene.api.put(ETCD_DEFRAGS, run("old", spec={"ttlSecondsAfterFinished": 0}))
+    scene.api.put(ETCD_CONNECTIONS, {"metadata": {"name": "etcd"}})
+    scene.api.forbidden = {"doomed"}
+    await scene.until(20.0)
+    assert scene.names() == set()
+    assert scene.connections.names == ["etcd"]
+
+
+async def test_what_may_not_be_listed_at_all_is_not_taken_for_gone() -> None:
+    """A 401 in passing must not stop what was known."""
+    scene = Scene()
+    scene.api.put(ETCD_CONNECTIONS, {"metadata": {"name": "etcd"}})
+    await scene.until(1.0)
+    scene.connections.names = ["kept"]
+    scene.api.forbidden = {""}
+    await scene.until(700.0)
+    assert scene.connections.names == ["kept"]
+
+
+async def test_one_run_that_may_not_be_deleted_keeps_no_other_from_it() -> None:
+    """D5."""
+    scene = Scene()
+    for name in ("a", "b", "c"):
+        scene.api.put(ETCD_DEFRAGS, run(name, spec={"ttlSecondsAfterFinished": 0}))
+    delete = scene.api.delete
+
+    async def guarded(ref: Any, *, resource_version: str = "") -> None:
+        if ref.name == "a":
+            raise Rejected("an admission webhook says no")
+        await delete(ref, resource_version=resource_version)
+
+    scene.api.delete = guarded  # type: ignore[method-assign]
+    await scene.until(20.0)
+    assert scene.names() == {"a"}
