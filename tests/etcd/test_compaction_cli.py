@@ -137,6 +137,41 @@ def test_watch_shows_every_round_until_ctrl_c(
     assert read_key(member).head == head + 4
 
 
+def test_watch_goes_on_with_another_member(
+    etcd_cluster_factory: EtcdClusterFactory, tmp_path: Path
+) -> None:
+    """C22, C24: what was written meanwhile is shown as well."""
+    cluster = etcd_cluster_factory()
+    log = tmp_path / "watch.log"
+    with log.open("w") as output:
+        watching = subprocess.Popen(
+            command(cluster, "compact", "watch", "--command-timeout", "2s"),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def watched(member: Any) -> bool:
+        return bool(int(member.metric("etcd_debugging_mvcc_watcher_total")))
+
+    try:
+        wait_until(lambda: any(map(watched, cluster.members)), "watches")
+        (gone,) = filter(watched, cluster.members)
+        others = [member for member in cluster.members if member is not gone]
+        others[0].gateway.put(KEY, b"1")
+        wait_until(lambda: "round 1" in log.read_text(), "the first is shown")
+        gone.kill()
+        cluster.leader()
+        others[0].gateway.put(KEY, b"2")
+        wait_until(lambda: "round 2" in log.read_text(), "the second is shown")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(10) == 130
+    finally:
+        watching.kill()
+        watching.wait()
+    assert log.read_text().count("tries again each second") == 1
+
+
 def test_compact_imports_no_framework_and_answers_at_once(
     etcd_cluster_factory: EtcdClusterFactory,
 ) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from etcdmaint.clock import SystemClock
-from etcdmaint.compaction.probe import AnyVoter, Probe
+from etcdmaint.compaction.probe import Ask, Probe, read_once, voters
 from etcdmaint.errors import EtcdError
 from etcdmaint.etcd.access import Access, Login, Tls
 from tests.controlplane.fixtures import EtcdClusterFactory
@@ -31,8 +32,8 @@ async def test_a_flapping_etcd_gets_one_real_probe_a_second(
     (member,) = cluster.members
     async with await dial_to(cluster)() as client:
 
-        async def connect() -> tuple[AnyVoter]:
-            return (AnyVoter(client),)
+        async def connect() -> Ask:
+            return partial(voters, client)
 
         probe = Probe(connect, SystemClock())
         await probe.connect()
@@ -59,19 +60,17 @@ async def test_a_member_held_in_its_defragmentation_does_not_make_it_unreachable
     cluster.fill(bytes_live=6_000_000)
     held = cluster.followers()[0]
     async with await dial_to(cluster)() as client:
-        voter = AnyVoter(client)
         with cluster.hold_snapshot(held):
             defragment = asyncio.create_task(client.client(held.id).defragment(timeout=30))
             await until(held.defragmenting, "it is held")
-            for _ in client.members:
-                await voter.range(b"health", timeout=3.0)
+            await read_once(voters(client), b"health", 3.0)
         await defragment
         others = [member for member in cluster.members if member is not cluster.members[0]]
         for other in others:
             other.pause()
         try:
             with pytest.raises(EtcdError):
-                await voter.range(b"health", timeout=3.0)
+                await read_once(voters(client), b"health", 3.0)
         finally:
             for other in others:
                 other.resume()
@@ -87,8 +86,8 @@ async def test_a_user_without_rights_finds_it_reachable(
     access = Access(tls=Tls(ca=tls.ca_file.read_bytes()), login=Login("nobody", "secret"))
     async with await dial_to(cluster, access)() as client:
 
-        async def connect() -> tuple[AnyVoter]:
-            return (AnyVoter(client),)
+        async def connect() -> Ask:
+            return partial(voters, client)
 
         probe = Probe(connect, SystemClock())
         await probe.connect()

@@ -18,12 +18,12 @@ from etcdmaint.cli.parameters import Duration
 if TYPE_CHECKING:
     from etcdmaint.compaction.by_hand import History
     from etcdmaint.compaction.election import Round, State
-    from etcdmaint.etcd.client import MemberClient
     from etcdmaint.etcd.cluster import ClusterClient
     from etcdmaint.etcd.metrics import MemberMetrics
     from etcdmaint.etcd.types import KeyValue, MemberStatus
 
 UNKNOWN = "not known"
+_A_WHILE = 30.0
 
 
 @click.group(
@@ -163,29 +163,13 @@ class _Status:
         }
 
 
-def _voters(cluster: ClusterClient) -> dict[int, MemberClient]:
-    """Every voter that can be asked, by its ID; at least one."""
-    from etcdmaint.errors import EtcdError, MemberUnreachable
-
-    found: dict[int, MemberClient] = {}
-    failure: EtcdError = MemberUnreachable("the cluster has no voter that can be asked")
-    for member in cluster.members:
-        if not member.is_learner:
-            try:
-                found[member.id] = cluster.client(member.id)
-            except EtcdError as error:
-                failure = error
-    if not found:
-        raise failure
-    return found
-
-
 async def _look(connection: Connection) -> _Status:
     from etcdmaint.compaction.by_hand import read_history
+    from etcdmaint.compaction.line import voters_of
 
     timeout = connection.command_timeout
     async with await connection.open() as cluster:
-        member_id, client = next(iter(_voters(cluster).items()))
+        member_id, client = next(iter(voters_of(cluster).items()))
         async with asyncio.TaskGroup() as group:
             history = group.create_task(read_history(client, timeout=timeout))
             member = group.create_task(client.status(timeout=timeout))
@@ -195,11 +179,12 @@ async def _look(connection: Connection) -> _Status:
 
 async def _hold_round(connection: Connection, interval: float) -> int:
     from etcdmaint.compaction.election import KEY, State, run_round
+    from etcdmaint.compaction.line import voters_of
     from etcdmaint.quantities import format_duration
 
     timeout = connection.command_timeout
     async with await connection.open() as cluster:
-        client, *others = _voters(cluster).values()
+        client, *others = voters_of(cluster).values()
         found = await client.range(KEY, timeout=timeout)
         version = found.kvs[0].version if found.kvs else 0
         state = State(version, found.header.revision)
@@ -232,23 +217,65 @@ def _tell(held: Round, state: State) -> int:
 
 
 async def _follow(connection: Connection) -> None:
-    from etcdmaint.compaction.election import KEY
+    """For ever: a stream that breaks is begun again, with another member."""
+    from etcdmaint.cli.exits import sentence
+    from etcdmaint.errors import EtcdError, RevisionCompacted
 
     async with await connection.open() as cluster:
-        client = next(iter(_voters(cluster).values()))
-        found = await client.range(KEY, timeout=connection.command_timeout)
-        before: tuple[float, KeyValue] | None = None
-        if found.kvs:
+        rounds = _Rounds(cluster, connection.command_timeout)
+        trouble = ""
+        while True:
+            begun = time.monotonic()
+            try:
+                if trouble:
+                    await cluster.refresh()
+                await rounds.show()
+            except RevisionCompacted as gone:
+                rounds.start = gone.compact_revision
+            except EtcdError as error:
+                if not rounds.start:
+                    raise
+                # Not the same again each second while nobody answers.
+                if trouble != sentence(error) or time.monotonic() - begun > _A_WHILE:
+                    trouble = sentence(error)
+                    output.print_note(f"etcdmaint: {trouble}; tries again each second")
+                await asyncio.sleep(1.0)
+
+
+class _Rounds:
+    """Prints every change of the key from `start` on, 0 before it has begun."""
+
+    def __init__(self, cluster: ClusterClient, timeout: float) -> None:
+        self._cluster = cluster
+        self._timeout = timeout
+        self._turn = 0
+        self._before: tuple[float, KeyValue] | None = None
+        self.start = 0
+
+    async def show(self) -> None:
+        """Until the stream breaks, with an EtcdError."""
+        from etcdmaint.compaction.election import KEY
+        from etcdmaint.compaction.line import voters_of
+
+        members = list(voters_of(self._cluster).values())
+        client = members[self._turn % len(members)]
+        self._turn += 1
+        found = await client.range(KEY, timeout=self._timeout)
+        if found.kvs and not self.start:
             output.print_note(
                 f"etcdmaint: the key is at version {found.kvs[0].version}; waits for the next round"
             )
-        start = found.header.revision + 1
+        # A store that was restored has a newest revision below what was seen.
+        behind = found.header.revision + 1
+        start = min(self.start or behind, behind)
         async with client.watch(KEY, start_revision=start) as changes:
+            self.start = start
             async for batch in changes:
                 for event in batch.events:
                     now = time.monotonic()
-                    output.print_line(_line(event.kv, batch.header.revision, before, now))
-                    before = (now, event.kv)
+                    output.print_line(_line(event.kv, batch.header.revision, self._before, now))
+                    self._before = (now, event.kv)
+                    self.start = event.kv.mod_revision + 1
 
 
 def _line(kv: KeyValue, head: int, before: tuple[float, KeyValue] | None, now: float) -> str:

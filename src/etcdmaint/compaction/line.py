@@ -26,6 +26,21 @@ _NEW_CREDENTIALS = (
 )
 
 
+def voters_of(cluster: ClusterClient) -> dict[int, MemberClient]:
+    """Every voter that can be asked, by its ID: at least one, else why there is none is raised."""
+    found: dict[int, MemberClient] = {}
+    failure: EtcdError | None = None
+    for member in cluster.members:
+        if not member.is_learner:
+            try:
+                found[member.id] = cluster.client(member.id)
+            except EtcdError as error:
+                failure = error
+    if not found:
+        raise failure or MemberUnreachable("the cluster has no voter that can be asked")
+    return found
+
+
 class Line:
     """Owns one connected cluster, and replaces it by `redial` when it is of no use any more."""
 
@@ -46,18 +61,11 @@ class Line:
         async with self._renewing:
             if self._doubtful:
                 await self._renew()
-        found: list[MemberClient] = []
-        failure: EtcdError | None = None
-        for member in self._cluster.members:
-            if member.is_learner:
-                continue
-            try:
-                found.append(self._cluster.client(member.id))
-            except EtcdError as error:
-                failure = error
-        if not found:
+        try:
+            found = list(voters_of(self._cluster).values())
+        except EtcdError:
             self._doubtful = True
-            raise failure or MemberUnreachable("the cluster has no voter that can be asked")
+            raise
         first = self._turn % len(found)
         return found[first:] + found[:first]
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from etcdmaint.clock import Clock
+from etcdmaint.compaction.line import voters_of
 from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable, PermissionDenied
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import RangeResult
@@ -28,8 +29,11 @@ class Readable(Protocol):
         """KV/Range of one key, linearizable."""
 
 
-Connect = Callable[[], Awaitable[Sequence[Readable]]]
-"""Gives whom to ask, or raises EtcdmaintError."""
+Ask = Callable[[], Sequence[Readable]]
+"""Gives whom to ask by now, or raises EtcdError."""
+
+Connect = Callable[[], Awaitable[Ask]]
+"""Connects, or raises EtcdmaintError."""
 
 
 def key_below(prefix: str) -> bytes:
@@ -37,19 +41,9 @@ def key_below(prefix: str) -> bytes:
     return f"/{prefix.strip('/')}/health".encode()
 
 
-def voters(cluster: ClusterClient) -> list[Readable]:
-    """Everybody who may be asked; raises MemberUnreachable when nobody is connected."""
-    found: list[Readable] = []
-    failure: EtcdError | None = None
-    for member in cluster.members:
-        if not member.is_learner:
-            try:
-                found.append(cluster.client(member.id))
-            except EtcdError as error:
-                failure = error
-    if not found:
-        raise failure or MemberUnreachable("the cluster has no voter that can be asked")
-    return found
+def voters(cluster: ClusterClient) -> Sequence[Readable]:
+    """Everybody who may be asked; raises EtcdError when nobody is connected."""
+    return list(voters_of(cluster).values())
 
 
 async def read_once(asked: Sequence[Readable], key: bytes, timeout: float) -> None:
@@ -71,27 +65,6 @@ async def read_once(asked: Sequence[Readable], key: bytes, timeout: float) -> No
     raise failure
 
 
-class AnyVoter:
-    """Whoever of a cluster answers, by the members that it has when it is asked."""
-
-    def __init__(self, cluster: ClusterClient) -> None:
-        self._cluster = cluster
-
-    async def range(self, key: bytes, *, timeout: float | None = None) -> RangeResult:
-        """KV/Range of one key at the first voter that answers; a refusal for lack of rights is one."""
-        asked = voters(self._cluster)
-        failure: EtcdError | None = None
-        for client in asked:
-            try:
-                return await client.range(key, timeout=timeout and timeout / len(asked))
-            except PermissionDenied:
-                raise
-            except EtcdError as error:
-                failure = error
-        assert failure is not None
-        raise failure
-
-
 class Probe:
     """The rate-limited probe of one cluster; `timeout` in seconds."""
 
@@ -107,7 +80,7 @@ class Probe:
         self._clock = clock
         self._key = key
         self._timeout = timeout
-        self._asked: Sequence[Readable] = ()
+        self._ask: Ask | None = None
         self._checked_at: float | None = None
         self._stored_at: float | None = None
         self._stored: EtcdmaintError | None = MemberUnreachable(
@@ -121,9 +94,9 @@ class Probe:
 
     async def connect(self) -> None:
         """Connect, again each second until it works; until then `check` says why not."""
-        while not self._asked:
+        while self._ask is None:
             try:
-                self._asked = await self._connect()
+                self._ask = await self._connect()
             except EtcdmaintError as error:
                 self._stored = error
                 await self._clock.sleep(CONNECT_AGAIN)
@@ -132,12 +105,12 @@ class Probe:
         """What is wrong, None for nothing; asks only if nobody did so in the last half timeout."""
         now = self._clock.monotonic()
         limited = self._checked_at is not None and now - self._checked_at < self._timeout / 2
-        if limited or not self._asked:
+        if limited or self._ask is None:
             return self._stored
         self._checked_at = now
         answer: EtcdmaintError | None = None
         try:
-            await read_once(self._asked, self._key, self._timeout)
+            await read_once(self._ask(), self._key, self._timeout)
         except EtcdError as error:
             answer = error
         # A slow answer must not bring back an old truth.

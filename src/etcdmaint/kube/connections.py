@@ -13,10 +13,11 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from etcdmaint.api.connection import parse_connection
 from etcdmaint.clock import Clock
-from etcdmaint.compaction.probe import DEFAULT_KEY, AnyVoter, Probe, key_below
+from etcdmaint.compaction.probe import DEFAULT_KEY, Ask, Probe, key_below, voters
 from etcdmaint.defrag.run import Fence, Target
 from etcdmaint.errors import (
     ClusterNotHealthy,
@@ -287,9 +288,9 @@ async def _probe(obj: Json, cluster: ClusterClient, clock: Clock) -> Probe:
     storage = parse_connection(obj).spec.kubernetes_storage
     key = key_below(storage.prefix) if storage is not None else DEFAULT_KEY
 
-    async def ask() -> tuple[AnyVoter]:
-        return (AnyVoter(cluster),)
+    async def connect() -> Ask:
+        return partial(voters, cluster)
 
-    probe = Probe(ask, clock, key=key)
+    probe = Probe(connect, clock, key=key)
     await probe.connect()
     return probe

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from etcdmaint.compaction.probe import DEFAULT_TIMEOUT, Probe, Readable, key_below, read_once
+from etcdmaint.compaction.probe import DEFAULT_TIMEOUT, Ask, Probe, key_below, read_once
 from etcdmaint.errors import (
     AuthenticationFailed,
     EtcdError,
@@ -44,8 +43,8 @@ class Voter:
 
 
 async def probing(voter: Voter, clock: SteppedClock) -> Probe:
-    async def connect() -> Sequence[Readable]:
-        return [voter]
+    async def connect() -> Ask:
+        return lambda: [voter]
 
     probe = Probe(connect, clock)
     await probe.connect()
@@ -57,10 +56,10 @@ async def test_until_it_is_connected_it_says_so_and_tries_each_second() -> None:
     clock, voter = SteppedClock(), Voter()
     refused: list[EtcdmaintError] = [AuthenticationFailed("no"), NoLeader("no")]
 
-    async def connect() -> Sequence[Readable]:
+    async def connect() -> Ask:
         if refused:
             raise refused.pop(0)
-        return [voter]
+        return lambda: [voter]
 
     probe = Probe(connect, clock)
     answer = await probe.check()
