@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etcdmaint.compression.frame import encode
-from etcdmaint.kube.storage_compression_identity import stored_uid
+from etcdmaint.defrag.run import Target
+from etcdmaint.etcd.endpoint import Endpoint
+from etcdmaint.kube import storage_compression_identity
+from etcdmaint.kube.client import Forbidden, NotFound
+from etcdmaint.kube.storage_compression_identity import look_at, stored_uid
 
 UID = "0f62e595-83a5-46f2-86e0-7a09056f92cf"
 
@@ -70,3 +76,56 @@ def test_nothing_else_does(value: bytes) -> None:
 def test_no_bytes_make_it_raise(octets: bytes, cut: int) -> None:
     stored_uid(octets)
     stored_uid(protobuf()[:cut] + octets)
+
+
+class Reachable:
+    """A cluster of one member that has a Namespace kube-system; entered as `ClusterClient` is."""
+
+    cluster_id = 7
+    members = (SimpleNamespace(id=1),)
+
+    @classmethod
+    async def connect(cls, *_: Any, **__: Any) -> Reachable:
+        return cls()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def client(self, _: int) -> Reachable:
+        return self
+
+    async def range(self, key: bytes, **_: Any) -> Any:
+        assert key == b"/registry/namespaces/kube-system"
+        return SimpleNamespace(kvs=(SimpleNamespace(value=protobuf()),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "doubt"),
+    [
+        (UID, ""),
+        ("another", "another UID"),
+        (None, "another UID"),
+        (Forbidden("get namespaces: no"), "may not read"),
+        (NotFound("get namespaces: none"), "has no Namespace kube-system"),
+    ],
+)
+async def test_what_the_api_says_of_the_namespace_decides(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, doubt: str
+) -> None:
+    """Without the right, or the Namespace, nothing is proven; and that is told."""
+
+    async def get(*_: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return {"metadata": {"uid": answer}}
+
+    monkeypatch.setattr(storage_compression_identity, "ClusterClient", Reachable)
+    api: Any = SimpleNamespace(get=get)
+    target = Target(seeds=(Endpoint("a", 2379),))
+    standing = await look_at(target, api, timeout=1.0, observer=None)
+    assert standing.cluster_id == 7
+    assert standing.own is (doubt == "")
+    assert doubt in standing.doubt
