@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from etcdmaint.compression.census import Census
+from typing import TYPE_CHECKING
+
 from etcdmaint.compression.contents import Content
+
+if TYPE_CHECKING:
+    from etcdmaint.compression.census import Census
 
 CORRUPT, NEWER, MALFORMED, NO_KEY, NO_SUCH_KEY, NOT_VERIFIED = 10, 11, 12, 13, 14, 15
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -386,6 +387,7 @@ def vectors_file(tmp_path: Path, name: str, count: int = 12) -> Path:
 
 
 READER = """
+import subprocess
 import sys
 from etcdmaint.compression import frame
 value = sys.stdin.buffer.read()
@@ -484,3 +486,17 @@ def test_the_published_vectors_are_those_that_others_made() -> None:
         theirs = SHARED / "vectors" / f"{name}.json"
         if theirs.exists():
             assert mine == json.loads(theirs.read_text())
+
+
+def test_a_look_into_one_value_loads_neither_a_client_of_etcd_nor_a_cipher() -> None:
+    """It must answer at once."""
+    code = (
+        "import sys; from etcdmaint.cli.main import run; run(['storage', 'identify']);"
+        "print(*({'grpc', 'google.protobuf', 'cryptography', 'nacl', 'yaml', 'etcdmaint.etcd'}"
+        " & set(sys.modules)), file=sys.stderr)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], input=b"k8s", capture_output=True, check=True
+    )
+    assert said.stdout.startswith(b"form: opaque")
+    assert said.stderr.strip() == b""
