@@ -398,24 +398,37 @@ async def test_a_client_that_is_closed_while_a_call_logs_in_sends_it_no_more() -
     assert member.defragments == []
 
 
+class Clients:
+    """Every client of a member that was made, and those that were closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[MemberClient] = []
+        self.closed: list[MemberClient] = []
+        init, close = MemberClient.__init__, MemberClient.close
+
+        def opening(client: MemberClient, *arguments: object, **options: object) -> None:
+            self.opened.append(client)
+            init(client, *arguments, **options)  # type: ignore[arg-type]
+
+        async def closing(client: MemberClient) -> None:
+            self.closed.append(client)
+            await close(client)
+
+        monkeypatch.setattr(MemberClient, "__init__", opening)
+        monkeypatch.setattr(MemberClient, "close", closing)
+
+
+def a_list(*urls: str) -> bytes:
+    """The member list of a cluster of one."""
+    header = pb.ResponseHeader(cluster_id=1, member_id=2)
+    members = [pb.Member(id=2, name="a", client_urls=urls)]
+    return bytes(pb.MemberListResponse(header=header, members=members).SerializeToString())
+
+
 async def test_a_cluster_that_is_given_up_while_it_is_reached_leaves_no_channel_behind(
     monkeypatch,
 ) -> None:
-    """Each client that was made is closed, also those of members that are still being tried."""
-    opened: list[MemberClient] = []
-    closed: list[MemberClient] = []
-    init, close = MemberClient.__init__, MemberClient.close
-
-    def opening(client: MemberClient, *arguments: object, **options: object) -> None:
-        opened.append(client)
-        init(client, *arguments, **options)  # type: ignore[arg-type]
-
-    async def closing(client: MemberClient) -> None:
-        closed.append(client)
-        await close(client)
-
-    monkeypatch.setattr(MemberClient, "__init__", opening)
-    monkeypatch.setattr(MemberClient, "close", closing)
+    clients = Clients(monkeypatch)
     tried = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -425,22 +438,40 @@ async def test_a_cluster_that_is_given_up_while_it_is_reached_leaves_no_channel_
     async with listening(silent) as away:
 
         async def listed(method: str, context: aio.ServicerContext) -> bytes:
-            answer = pb.MemberListResponse(
-                header=pb.ResponseHeader(cluster_id=1, member_id=2),
-                members=[pb.Member(id=2, name="a", client_urls=[away.url])],
-            )
-            return bytes(answer.SerializeToString())
+            return a_list(away.url)
 
-        async with grpc_server(listed) as endpoint:
-            connecting = asyncio.ensure_future(
-                ClusterClient.connect([endpoint], Access(), timeout=60)
-            )
+        async with grpc_server(listed) as seed:
+            connecting = asyncio.ensure_future(ClusterClient.connect([seed], Access(), timeout=60))
             await tried.wait()
             connecting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await connecting
-    assert len(opened) == 2
-    assert set(closed) == set(opened)
+    assert len(clients.opened) == 2
+    assert set(clients.closed) == set(clients.opened)
+
+
+async def test_a_cluster_that_is_closed_while_it_is_refreshed_stays_closed(monkeypatch) -> None:
+    clients = Clients(monkeypatch)
+    urls: list[str] = []
+    hangs, asked = False, asyncio.Event()
+
+    async def listed(method: str, context: aio.ServicerContext) -> bytes:
+        if hangs:
+            asked.set()
+            await asyncio.sleep(1000)
+        return a_list(*urls)
+
+    async with grpc_server(listed) as seed:
+        urls.append(seed.url)
+        cluster = await ClusterClient.connect([seed], Access(), timeout=60)
+        hangs = True
+        refreshing = asyncio.ensure_future(cluster.refresh())
+        await asked.wait()
+        await cluster.close()
+        with pytest.raises(errors.MemberUnreachable, match="is closed"):
+            async with asyncio.timeout(10):
+                await refreshing
+    assert set(clients.closed) == set(clients.opened)
 
 
 async def test_a_client_that_is_closed_while_it_connects_says_so_at_once() -> None:

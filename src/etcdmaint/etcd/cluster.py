@@ -49,6 +49,7 @@ class ClusterClient:
         self._clients: dict[int, MemberClient] = {}
         self._faults: dict[int, EtcdError] = {}
         self._refreshing = asyncio.Lock()
+        self._closed = False
         # A learner gives out no tokens but knows those of the voters.
         self._learners = Session(self._log_in)
 
@@ -95,7 +96,8 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every channel."""
+        """Close every channel; a refresh that is under way opens no other."""
+        self._closed = True
         clients, self._clients = self._clients, {}
         await _close(clients.values())
 
@@ -168,21 +170,30 @@ class ClusterClient:
         WrongMember if the seeds now lead to another cluster.
         """
         async with self._refreshing:
-            async with asyncio.TaskGroup() as group:
-                asked = {
-                    member_id: group.create_task(discovery.introduce(client))
-                    for member_id, client in self._clients.items()
-                }
-            answers = {member_id: task.result() for member_id, task in asked.items()}
-            await self._forget(
-                [lost for lost, answer in answers.items() if isinstance(answer, discovery.LOST)]
-            )
-            if told := discovery.lists(list(answers.values())):
-                await self._adopt(discovery.newest(told), self._deadline(0.5))
-            else:
-                await self._start()
+            try:
+                await self._refresh()
+            finally:
+                if self._closed:
+                    await self.close()
+
+    async def _refresh(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            asked = {
+                member_id: group.create_task(discovery.introduce(client))
+                for member_id, client in self._clients.items()
+            }
+        answers = {member_id: task.result() for member_id, task in asked.items()}
+        await self._forget(
+            [lost for lost, answer in answers.items() if isinstance(answer, discovery.LOST)]
+        )
+        if told := discovery.lists(list(answers.values())):
+            await self._adopt(discovery.newest(told), self._deadline(0.5))
+        else:
+            await self._start()
 
     async def _start(self) -> None:
+        if self._closed:
+            raise MemberUnreachable("the connection to this cluster is closed")
         deadline = self._deadline(1.0)
         clients = [
             MemberClient(
@@ -230,7 +241,7 @@ class ClusterClient:
                         group.create_task(self._reach(member, deadline, spare.get(member.id)))
 
     async def _forget(self, member_ids: Sequence[int]) -> None:
-        await _close([self._clients.pop(member_id) for member_id in member_ids])
+        await _close([self._clients.pop(gone) for gone in member_ids if gone in self._clients])
 
     async def _reach(self, member: Member, deadline: float, spare: MemberClient | None) -> None:
         """Keep a client of this member, or the reason why there is none.
