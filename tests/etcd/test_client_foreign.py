@@ -15,6 +15,7 @@ from etcdmaint import errors
 from etcdmaint.etcd.access import Access, Login, Tls
 from etcdmaint.etcd.client import Identity, MemberClient
 from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.etcd.diagnosis import connection
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import read_metrics
 from etcdmaint.etcd.proto import etcd_pb2 as pb
@@ -110,6 +111,17 @@ async def test_neither_password_nor_key_reaches_a_peer_that_is_not_verified() ->
     for words in heard:
         assert SECRET not in words
         assert pair.certificate not in words
+
+
+async def test_a_members_own_certificate_may_be_what_is_trusted() -> None:
+    """As etcdctl and gRPC have it: also by Python's own ssl, which reads /metrics."""
+    pair = CertificateAuthority().issue("server")
+    tls = Tls(pair.certificate)
+    async with grpc_server(a_member, pair=pair) as endpoint:
+        async with MemberClient(endpoint, Access(tls=tls)) as client:
+            assert (await client.status()).header.member_id == 2
+        async with connection(endpoint, tls.context(), endpoint.host):
+            pass
 
 
 async def test_a_peer_that_hangs_up_is_unreachable() -> None:

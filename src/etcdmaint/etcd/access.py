@@ -18,7 +18,7 @@ from etcdmaint.etcd.endpoint import AddressMap
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM bytes: the CA that signs the members, and what we show them.
+    """PEM bytes: the CA that signs the members (or their own certificates), and what we show them.
 
     `server_name` replaces the host of the endpoint as the name to verify.
     """
@@ -54,9 +54,9 @@ class Tls:
             context = ssl.create_default_context(cadata=text)
         except (ssl.SSLError, ValueError) as fault:
             raise InvalidInput("ca", "holds a damaged certificate") from fault
-        if not context.get_ca_certs():
-            raise InvalidInput("ca", "holds no CA certificate")
-        # On from Python 3.13, it refuses certificates that gRPC and etcd's own tools take.
+        # As gRPC and etcd's own tools do: a server's own certificate may be what is trusted, and those that
+        # are not to the letter of the standard (refused on from Python 3.13) are taken.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.certificate is None or self.key is None:
             return context

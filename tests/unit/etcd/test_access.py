@@ -44,7 +44,6 @@ def test_a_password_is_not_taken_where_it_would_go_in_the_clear() -> None:
             "ca",
             "holds",
         ),
-        ((CLIENT.certificate, None, None), "ca", "no CA certificate"),
         ((AUTHORITY.certificate, b"x", CLIENT.key), "certificate", "no PEM"),
         ((AUTHORITY.certificate, CLIENT.certificate, b"x"), "key", "no PEM"),
         ((AUTHORITY.certificate, CLIENT.certificate, CLIENT.certificate), "key", "no PEM"),
