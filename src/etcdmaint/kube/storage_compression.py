@@ -160,13 +160,13 @@ class CompressionMonitor:
 
     async def _look(self, subject: Subject) -> float:
         """Find out, write what is due, say what was found; the seconds until the next look."""
-        if subject.deleting:
-            self._auditor.end_unwanted(subject)
-            return self._pace.interval
         try:
             async with self._turnstile:
                 if subject.doubtful and not await self._looks.exists(subject):
                     self.gone(subject.ref.uid)
+                    return self._pace.interval
+                if subject.deleting:
+                    self._auditor.end_unwanted(subject)
                     return self._pace.interval
                 reading = await self._looks.stand(subject)
             subject.stood.set()

@@ -42,6 +42,8 @@ def _accepted() -> Iterator[Case]:
     yield Case("R117: no entries", policy())
     yield Case("two hundred entries", many(200))
     yield Case("as many entries as may be", many(256))
+    full = [entry | {"minSize": "1.5Ki", "rewrite": "OnWrite"} for entry in many(256)["resources"]]
+    yield Case("… each with every field", policy(*full, stage="beta"))
     names = [f"things.g{index}.example" for index in range(64)]
     yield Case("as many resources as may be", entry(resources=names))
     for name in ("secrets", "pods.", "*.", "*.apps", "*.*", "a-1.b-2.c", "*.example.com"):

@@ -509,6 +509,7 @@ async def test_a_list_that_is_older_than_the_watch_takes_nothing_away(house: Hou
     house.monitor.replace([])
     await a_few_looks()
     assert len(house.monitor.statuses()) == 1
+    house.monitor.seen(house.put(generation=2, deletionTimestamp="2026-11-30T12:00:00Z"))
     del house.api.objects[COMPRESSIONS.plural, "ns", "policy"]
     house.monitor.replace([])
     await until(lambda: not house.monitor.statuses())
