@@ -53,7 +53,10 @@ class _Named(ParamType):
         namespace, _, name = str(value).partition("/")
         if not namespace or not name or "/" in name:
             self.fail(f"{value!r} is not NAMESPACE/NAME", param, ctx)
-        return ObjectName(namespace, name)
+        return ObjectName(
+            KubernetesName(label=True).convert(namespace, param, ctx),
+            KubernetesName().convert(name, param, ctx),
+        )
 
 
 @click.group()

@@ -98,6 +98,8 @@ async def test_patience_ends_where_an_operator_keeps_renewing(
         (["strip", "--all", "a/b"], "--all"),
         (["strip", "justaname"], "NAMESPACE/NAME"),
         (["strip", "a/b/c"], "NAMESPACE/NAME"),
+        (["strip", "a/.."], "not a name"),
+        (["strip", "A/b"], "not a name"),
         (["strip", "a/b", "--namespace", "a"], "--namespace"),
         (["strip", "--all", "--lease", "x"], "NAMESPACE/NAME"),
         (["strip", "--all", "--wait", "soon"], "--wait"),
