@@ -29,7 +29,8 @@ def print_document(document: Any, style: str) -> None:
 
         yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=True, width=100)
         return
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    # What is not ASCII is escaped: a control character of 8 bits steers a terminal as well.
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=True)
     sys.stdout.write("\n")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import one_line
+from etcdmaint.cli.scanning import kms_notes
 from etcdmaint.cli.storage_codes import code_of
 from etcdmaint.compression.audit import Audit
 from etcdmaint.compression.census import Record, Row
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from etcdmaint.cli.scanning import Asked
 
 CSV = "csv"
+# Of a key that is of no resource, when keys are cut.
+_SHOWN = 16
 _NUMBERS = frozenset(
     {"VALUES", "BYTES", "SHARE", "STALE", "SIZE", "REVISION", "LEASE", "WRITES"}
     | {"OLD REVISIONS", "OLD BYTES"}
@@ -69,10 +72,16 @@ class Report:
         for note in self._notes():
             output.print_note(f"etcdmaint: {note}")
 
+    def _name(self, row: Row) -> str:
+        """A row; one of keys without a slash may be a whole key."""
+        cut = self._redact and not row.located and not row.name.endswith("/")
+        return row.name[:_SHOWN] + "…" if cut and len(row.name) > _SHOWN else row.name
+
     def _key(self, key: bytes) -> str:
         at = self._asked.keyspace.locate(key) if self._redact else None
         if at is None:
-            return shown(key[:16]) + "…" if self._redact and len(key) > 16 else shown(key)
+            cut = self._redact and len(key) > _SHOWN
+            return shown(key[:_SHOWN]) + "…" if cut else shown(key)
         begin = self._asked.keyspace.prefix(at.group, at.resource)
         namespace = at.namespace.encode("utf-8", "surrogateescape")
         return shown(begin + (namespace + b"/" if namespace else b"")) + "…"
@@ -91,7 +100,7 @@ class Report:
                     stale = f"{row.stale.values}{unknown}" if number == 0 else ""
                 rows.append(
                     [
-                        row.name if number == 0 else "",
+                        self._name(row) if number == 0 else "",
                         str(form),
                         str(tally.values),
                         format_bytes(tally.bytes),
@@ -171,7 +180,7 @@ class Report:
         writer.writerow(["resource", "content", "provider", "key_name", "values", "bytes"])
         for row in self._census:
             for form, tally in sorted(row.forms.items()):
-                names = [one_line(text) for text in (row.name, *form)]
+                names = [_cell(text) for text in (self._name(row), *form)]
                 writer.writerow([*names, tally.values, tally.bytes])
 
     def _document(self, cluster_id: str) -> dict[str, Any]:
@@ -185,7 +194,7 @@ class Report:
             "bytes": total.bytes,
             "resources": [
                 {
-                    "resource": row.name,
+                    "resource": self._name(row),
                     "known": row.located,
                     "values": row.total.values,
                     "bytes": row.total.bytes,
@@ -243,6 +252,10 @@ class Report:
             notes.append(f"no object of Kubernetes was found below {root}; see --storage-prefix")
         if not self._state.consistent:
             notes.append("the counts are not of one revision")
-        if self._kms_calls is not None and (calls := self._kms_calls["Decrypt"]):
-            notes.append(f"Decrypt calls to KMS plugins: {calls}")
-        return notes
+        return notes + kms_notes(self._kms_calls)
+
+
+def _cell(text: str) -> str:
+    """For a spreadsheet, which takes what begins so for a formula."""
+    text = one_line(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -24,20 +24,26 @@ from etcdmaint.errors import EncryptionKeyMissing, InvalidInput
 from etcdmaint.quantities import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from etcdmaint.cli.connection import Connection
+    from etcdmaint.clock import Clock
     from etcdmaint.compression.contents import Decrypt
     from etcdmaint.compression.encryption.chain import Decrypted, EncryptionChain
+    from etcdmaint.compression.governor import Governor
     from etcdmaint.compression.policy import Policy
     from etcdmaint.compression.resources import Keyspace
-    from etcdmaint.compression.walk import Progress, Span, Timing
+    from etcdmaint.compression.source import ClusterSource
+    from etcdmaint.compression.walk import Courtesy, Progress, Span, Timing
     from etcdmaint.etcd.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KMS_V1 = b"k8s:enc:kms:v1:"
-_SLOT_SECONDS = 2.0
 # Seconds between two looks of a progress that is drawn, and of one that is written line by line.
 _TICK, _FIRST_LINE, _LINES = 0.2, 1.0, 10.0
+# Linux takes no single argument of 128 KiB.
+_LONGEST_ARGUMENT = 120_000
 
 
 class Rate(ParamType):
@@ -80,8 +86,12 @@ class Asked:
         return Timing(patience=self.patience)
 
     def question(self, *more: object) -> str:
-        """The same for two runs that count the same things; `more` is what else matters."""
-        return repr((self.keyspace.root, self.spans, self.encryption_config, *more))
+        """The same for two runs that count the same things; `more` is what else matters.
+
+        It holds the encryption configuration: it is to be hashed, and never to be shown.
+        """
+        config = self.encryption_config.read_bytes() if self.encryption_config else b""
+        return repr((self.keyspace.root, self.spans, config, self.decrypt_kms, *more))
 
     def chain(self) -> EncryptionChain | None:
         """The keys that --encryption-config names. Raises InvalidInput."""
@@ -113,12 +123,15 @@ class Asked:
         return decrypt_for
 
 
-def with_scanning(command: Command) -> Command:
-    """Give a click command the flags of this module, and the `Asked` as argument `asked`."""
+def with_scanning(command: Command, *, by_prefix: bool = True) -> Command:
+    """Give a click command the flags of this module, and the `Asked` as argument `asked`.
+
+    `by_prefix`: whether it has --prefix.
+    """
 
     def collected(
         *,
-        prefix: str | None,
+        prefix: str | None = None,
         storage_prefix: str,
         resources: tuple[str, ...],
         limit_rate: int | None,
@@ -130,7 +143,7 @@ def with_scanning(command: Command) -> Command:
     ) -> Any:
         from etcdmaint.compression.resources import Keyspace
 
-        if kms_rate <= 0:
+        if not kms_rate > 0:
             raise InvalidInput("--kms-rate", "must be more than 0")
         keyspace = Keyspace(storage_prefix.encode("utf-8", "surrogateescape"))
         asked = Asked(
@@ -150,7 +163,7 @@ def with_scanning(command: Command) -> Command:
     collected.__name__ = command.__name__
     collected.__click_params__ = [  # type: ignore[attr-defined]  # click's own place
         *getattr(command, "__click_params__", []),
-        *reversed(_flags()),
+        *(flag for flag in reversed(_flags()) if by_prefix or flag.name != "prefix"),
     ]
     return collected  # type: ignore[return-value]  # called by click only
 
@@ -228,14 +241,16 @@ def resource_named(keyspace: Keyspace, text: str) -> tuple[str, str]:
     """Group and resource of `deployments.apps`, or of `deployments`. Raises InvalidInput."""
     resource, _, group = text.partition(".")
     if not group:
-        found = keyspace.resource(keyspace.root + resource.encode() + b"/")
+        first = resource.encode("utf-8", "surrogateescape")
+        found = keyspace.resource(keyspace.root + first + b"/")
         if found is not None and found[1] == resource:
             return found
     try:
-        keyspace.prefix(group, resource)
+        prefix = keyspace.prefix(group, resource)
     except InvalidInput as error:
         raise InvalidInput("--resource", error.fault) from None
-    return group, resource
+    # What is served under two groups is stored, and counted, under one.
+    return keyspace.resource(prefix + b"x") or (group, resource)
 
 
 def read_policy(path: Path | None) -> Policy | None:
@@ -249,30 +264,6 @@ def read_policy(path: Path | None) -> Policy | None:
     return Policy.read(path, stage=Stage.BETA, min_compatibility_version=f"{major}.{minor}")
 
 
-class SlotCourtesy:
-    """Stands back for whoever holds the cluster's slot."""
-
-    def __init__(self, cluster: ClusterClient) -> None:
-        self._cluster = cluster
-
-    async def holder(self) -> str:
-        """The holder, "" where nobody is known to hold it."""
-        from etcdmaint.defrag.lock import read_slot
-        from etcdmaint.defrag.process import is_dead, shown
-        from etcdmaint.errors import EtcdError
-
-        for member in self._cluster.members:
-            if member.is_learner:
-                continue
-            try:
-                # The member that is being defragmented does not answer; another one does.
-                held = await read_slot(self._cluster.client(member.id), timeout=_SLOT_SECONDS)
-            except EtcdError:
-                continue
-            return shown(held.value.holder) if held and not is_dead(held.value.holder) else ""
-        return ""
-
-
 @asynccontextmanager
 async def opened(connection: Connection) -> AsyncIterator[ClusterClient]:
     """The cluster, closed at the end."""
@@ -283,10 +274,53 @@ async def opened(connection: Connection) -> AsyncIterator[ClusterClient]:
         await cluster.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An etcd that is open, and everything that a walk through it wants; made by `reading`."""
+
+    cluster: ClusterClient
+    source: ClusterSource
+    clock: Clock
+    governor: Governor
+    courtesy: Courtesy
+    timing: Timing
+    timeout: float
+
+
 @asynccontextmanager
-async def watched(progress: Progress, slowed: Callable[[], bool]) -> AsyncIterator[None]:
-    """Show how far it is, on standard error, while the work goes on."""
-    task = asyncio.create_task(_show(progress, slowed))
+async def reading(
+    connection: Connection,
+    asked: Asked,
+    chain: EncryptionChain | None,
+    *,
+    serializable: bool = True,
+) -> AsyncIterator[Reading]:
+    """Everything ready to be read, and the plugins of the keys too; closed at the end."""
+    from etcdmaint.clock import SystemClock
+    from etcdmaint.compression.governor import Governor
+    from etcdmaint.compression.source import ClusterSource
+    from etcdmaint.defrag.courtesy import SlotCourtesy
+
+    async with opened(connection) as cluster:
+        if chain is not None:
+            await chain.connect()
+        timeout = max(connection.command_timeout, 5.0)
+        clock = SystemClock()
+        yield Reading(
+            cluster,
+            ClusterSource(cluster, timeout=timeout, serializable=serializable),
+            clock,
+            Governor(asked.bytes_per_second, clock),
+            SlotCourtesy(cluster),
+            asked.timing(),
+            timeout,
+        )
+
+
+@asynccontextmanager
+async def watched(progress: Progress, governor: Governor, what: str = "") -> AsyncIterator[None]:
+    """Show how far it is, on standard error, while the work goes on; `what` goes before it."""
+    task = asyncio.create_task(_show(progress, governor, what))
     try:
         yield
     finally:
@@ -294,7 +328,7 @@ async def watched(progress: Progress, slowed: Callable[[], bool]) -> AsyncIterat
         await asyncio.wait({task})
 
 
-async def _show(progress: Progress, slowed: Callable[[], bool]) -> None:
+async def _show(progress: Progress, governor: Governor, what: str) -> None:
     loop = asyncio.get_running_loop()
     terminal = sys.stderr.isatty()
     begun, before = loop.time(), (progress.keys, progress.bytes)
@@ -304,7 +338,7 @@ async def _show(progress: Progress, slowed: Callable[[], bool]) -> None:
             await asyncio.sleep(pause)
             pause = _TICK if terminal else _LINES
             seconds = loop.time() - begun
-            line = one_line(_line(progress, before, seconds, slowed=slowed()))
+            line = one_line(what + _line(progress, before, seconds, slowed=governor.slowed))
             print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n",
                   file=sys.stderr, flush=True)  # fmt: skip
     finally:
@@ -325,12 +359,15 @@ def _line(progress: Progress, before: tuple[int, int], seconds: float, *, slowed
 
 
 def run(work: Callable[[], Any]) -> Any:
-    """Run a coroutine to its end; SIGTERM ends it as Ctrl-C does, and both as an interruption."""
+    """Run a coroutine to its end. SIGTERM, and a terminal that goes away, end it as Ctrl-C does."""
 
     async def guarded() -> Any:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Whoever says nohup means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work()
 
     try:
@@ -341,4 +378,13 @@ def run(work: Callable[[], Any]) -> Any:
 
 def note_token(token: str) -> None:
     """Say how to go on."""
-    output.print_note(f"etcdmaint: not finished; the same command goes on with --resume {token}")
+    how = "--resume"
+    if len(token) > _LONGEST_ARGUMENT:
+        how = "--resume - and this on its standard input:"
+    output.print_note(f"etcdmaint: not finished; the same command goes on with {how} {token}")
+
+
+def kms_notes(calls: Counter[str] | None) -> list[str]:
+    """What the plugins were asked, which may be on somebody's bill."""
+    number = calls["Decrypt"] if calls is not None else 0
+    return [f"Decrypt calls to KMS plugins: {number}"] if number else []

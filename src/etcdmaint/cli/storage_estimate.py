@@ -10,8 +10,8 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.parameters import Size
-from etcdmaint.cli.scanning import Asked, SlotCourtesy, opened, run, watched, with_scanning
-from etcdmaint.errors import InvalidInput
+from etcdmaint.cli.scanning import Asked, kms_notes, reading, run, watched, with_scanning
+from etcdmaint.errors import ClusterNotHealthy, InvalidInput
 from etcdmaint.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def estimate(
 
     For each resource: how large its objects are, and what would be saved at several values of the
     policy's minSize. Then, for --min-size: what turning it on would write, how large etcd's file
-    would get, and how large it would be in the end. Nothing is written.
+    would get, and how large it would be in the end. Nothing is written. Broken off, it begins anew.
     """
     from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
 
@@ -81,11 +81,8 @@ def estimate(
     chain = asked.chain()
 
     async def work() -> int:
-        from etcdmaint.clock import SystemClock
         from etcdmaint.compression.capacity import way_there
         from etcdmaint.compression.estimate import CANDIDATES, Estimator
-        from etcdmaint.compression.governor import Governor
-        from etcdmaint.compression.source import ClusterSource
         from etcdmaint.compression.walk import Progress, Walk, take
 
         estimator = Estimator(
@@ -95,24 +92,19 @@ def estimate(
             include_secrets=include_secrets,
         )
         progress = Progress(asked.spans)
-        async with opened(connection) as cluster:
-            if chain is not None:
-                await chain.connect()
-            timeout = max(connection.command_timeout, 5.0)
-            clock = SystemClock()
-            governor = Governor(asked.bytes_per_second, clock)
+        async with reading(connection, asked, chain) as etcd:
             walk = Walk(
                 progress,
-                ClusterSource(cluster, timeout=timeout),
-                governor=governor,
-                clock=clock,
-                courtesy=SlotCourtesy(cluster),
-                timing=asked.timing(),
+                etcd.source,
+                governor=etcd.governor,
+                clock=etcd.clock,
+                courtesy=etcd.courtesy,
+                timing=etcd.timing,
             )
-            async with watched(progress, lambda: governor.slowed), aclosing(walk.chunks()) as found:
+            async with watched(progress, etcd.governor), aclosing(walk.chunks()) as found:
                 async for chunk in found:
                     await take(chunk, estimator.add, progress)
-            fill = await _fill(cluster, timeout, quota)
+            fill = await _fill(etcd.cluster, etcd.timeout, quota)
         index = estimator.candidates.index(min_size)
         pages = estimator.pages[index]
         way = way_there(
@@ -126,7 +118,8 @@ def estimate(
             output.print_document(report.document(), style)
         else:
             report.tables()
-        for note in report.notes(include_secrets):
+        calls = chain.kms_calls if chain is not None else None
+        for note in (*report.notes(include_secrets), *kms_notes(calls)):
             output.print_note(f"etcdmaint: {note}")
         return 0
 
@@ -148,6 +141,8 @@ async def _fill(cluster: ClusterClient, timeout: float, given: int | None) -> Fi
         if told == 0 and (measured := await cluster.metrics(member_id, timeout=timeout)):
             told = measured.quota or 0
         quotas.append(told)
+    if not quotas:
+        raise ClusterNotHealthy("NoStatus", "no member tells how large its file is")
     known = [told for told in quotas if told > 0]
     quota = given or min(known, default=None)
     return Fill(used, in_use, quota, quota is not None or any(told < 0 for told in quotas))
@@ -255,7 +250,7 @@ class _Report:
                 "peak": way.peak,
                 "inUseAfterCompactionAtLeast": way.then,
                 "usedAfterDefragmentation": way.then,
-                "fits": way.batches == 0,
+                "fits": way.fits,
                 "batches": way.batches,
                 "verdict": way.verdict,
             }

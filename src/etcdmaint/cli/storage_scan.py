@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -10,14 +11,14 @@ from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.scanning import (
     Asked,
-    SlotCourtesy,
     note_token,
-    opened,
     read_policy,
+    reading,
     run,
     watched,
     with_scanning,
 )
+from etcdmaint.errors import InvalidInput
 
 _MOST_TOP = 1000
 
@@ -52,7 +53,11 @@ EXIT_CODES = (
     help="Also count what old revisions hold: reads everything twice more, as it was and as it is.",
 )
 @click.option("--redact", is_flag=True, help="Cut keys after their namespace.")
-@click.option("--resume", metavar="TOKEN", help="Go on where a scan was broken off.")
+@click.option(
+    "--resume",
+    metavar="TOKEN",
+    help="Go on where a scan was broken off; -: the token is on standard input.",
+)
 @click.option(
     "-o",
     "--output",
@@ -77,18 +82,20 @@ def scan(
     Reads from a follower, never from a member that is being defragmented, and waits while somebody
     else works on this cluster. Nothing is written.
     """
+    if style == "csv" and (policy_file or top or history):
+        raise InvalidInput(
+            "-o csv", "has values and bytes alone: take -o json for --policy, --top and --history"
+        )
     policy = read_policy(policy_file)
     chain = asked.chain()
+    token = sys.stdin.read().strip() if resume == "-" else resume
 
     async def work() -> int:
         from etcdmaint.cli.scan_report import Report
-        from etcdmaint.clock import SystemClock
         from etcdmaint.compression.audit import Audit, audit, resume_audit, resume_token
         from etcdmaint.compression.census import Census
-        from etcdmaint.compression.governor import Governor
         from etcdmaint.compression.history import compare
-        from etcdmaint.compression.source import ClusterSource
-        from etcdmaint.compression.walk import Progress, StandBack
+        from etcdmaint.compression.walk import Progress
 
         census = Census(
             asked.keyspace,
@@ -98,44 +105,42 @@ def scan(
         )
         state = Audit(census, Progress(asked.spans))
         question = asked.question(policy.hash if policy else "", top)
-        async with opened(connection) as cluster:
-            if resume:
-                resume_audit(state, resume, cluster.cluster_id, question)
-            if chain is not None:
-                await chain.connect()
-            timeout = max(connection.command_timeout, 5.0)
-            source = ClusterSource(cluster, timeout=timeout)
-            clock = SystemClock()
-            governor = Governor(asked.bytes_per_second, clock)
-            courtesy = SlotCourtesy(cluster)
+        async with reading(connection, asked, chain) as etcd:
+            cluster_id = etcd.cluster.cluster_id
+            if token:
+                resume_audit(state, token, cluster_id, question)
             found = None
-            async with watched(state.progress, lambda: governor.slowed):
-                try:
+            try:
+                async with watched(state.progress, etcd.governor):
                     await audit(
                         state,
-                        source,
-                        clock=clock,
-                        courtesy=courtesy,
-                        governor=governor,
-                        timing=asked.timing(),
+                        etcd.source,
+                        clock=etcd.clock,
+                        courtesy=etcd.courtesy,
+                        governor=etcd.governor,
+                        timing=etcd.timing,
                     )
-                except BaseException:
-                    if state.progress.keys:
-                        note_token(resume_token(state, cluster.cluster_id, question))
-                    raise
                 if history:
-                    found = await compare(
-                        source,
-                        asked.spans,
-                        asked.keyspace,
-                        governor=governor,
-                        stand_back=StandBack(courtesy, clock, state.progress),
-                        keep=top,
-                    )
-            member = source.member
+                    past = Progress(asked.spans)
+                    async with watched(past, etcd.governor, "old revisions: "):
+                        found = await compare(
+                            etcd.source,
+                            past,
+                            asked.keyspace,
+                            clock=etcd.clock,
+                            courtesy=etcd.courtesy,
+                            governor=etcd.governor,
+                            timing=etcd.timing,
+                            keep=top,
+                        )
+            except BaseException:
+                if state.progress.keys:
+                    note_token(resume_token(state, cluster_id, question))
+                raise
+            member = etcd.source.member
             calls = chain.kms_calls if chain is not None else None
             report = Report(asked, state, member, found, calls, redact, policy is not None)
-            report.write(style, f"{cluster.cluster_id:016x}")
+            report.write(style, f"{cluster_id:016x}")
         return report.code
 
     return int(run(work))

@@ -7,6 +7,7 @@ objects at the same revision, and has to be this very etcd's own.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,24 +17,23 @@ from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.scanning import (
     Asked,
-    SlotCourtesy,
-    opened,
+    Reading,
+    kms_notes,
     read_policy,
+    reading,
     resource_named,
     run,
     watched,
     with_scanning,
 )
 from etcdmaint.cli.storage_codes import NOT_VERIFIED
-from etcdmaint.errors import InvalidInput, RevisionCompacted
+from etcdmaint.errors import RevisionCompacted
 
 if TYPE_CHECKING:
     from etcdmaint.cli.apiserver import ApiServerClient
     from etcdmaint.compression.census import Census
     from etcdmaint.compression.contents import Decrypt
-    from etcdmaint.compression.source import ClusterSource
     from etcdmaint.compression.verification import Finding
-    from etcdmaint.etcd.cluster import ClusterClient
 
 _ATTEMPTS = 3
 
@@ -43,7 +43,7 @@ _ATTEMPTS = 3
     epilog=f"\b\nExit codes besides 0, 1, 2 and 130:\n  {NOT_VERIFIED}  not verified",
 )
 @with_connection
-@with_scanning
+@partial(with_scanning, by_prefix=False)
 @click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the API server.")
 @click.option(
     "--apiserver",
@@ -82,9 +82,8 @@ def verify_downgrade(
     Reads every value at one revision and has the API server list the same objects at that revision:
     the numbers must be equal, nothing may be a frame, and nothing may be unreadable. Encrypted values
     need --encryption-config. It refuses where an API server still compresses, or cannot be asked.
+    Broken off, it begins anew: --resource makes it short.
     """
-    if asked.prefix is not None:
-        raise InvalidInput("--prefix", "proves nothing here: the API server counts whole resources")
     policies = [policy for policy in map(read_policy, policy_files) if policy is not None]
     verification = _Verification(connection, asked, kubeconfig, apiservers)
 
@@ -101,7 +100,15 @@ def verify_downgrade(
                 known = await verification.servers[0].known_servers()
                 faults += fleet_faults(facts, known, policies, resources)
             findings = () if faults else await verification.findings()
+        if findings is None:
+            findings = ()
+            faults.append(
+                f"the revision was compacted away {_ATTEMPTS} times: verify one --resource after "
+                "the other, or with a higher --limit-rate"
+            )
         _write(faults, findings, verification.revision, style)
+        for note in verification.notes():
+            output.print_note(f"etcdmaint: {note}")
         verified = not faults and all(finding.verified for finding in findings)
         return 0 if verified else NOT_VERIFIED
 
@@ -123,20 +130,18 @@ class _Verification:
         self._urls = urls
         self._chain = asked.chain()
         self._stack = AsyncExitStack()
-        self._timeout = max(connection.command_timeout, 5.0)
-        self._cluster: ClusterClient
+        self._etcd: Reading
 
     async def __aenter__(self) -> None:
         from etcdmaint.cli.apiserver import ApiServerClient
         from etcdmaint.kube.access import load_access
 
         access = await load_access(self._kubeconfig)
-        self._cluster = await self._stack.enter_async_context(opened(self._connection))
+        opening = reading(self._connection, self._asked, self._chain, serializable=False)
+        self._etcd = await self._stack.enter_async_context(opening)
         for url in self._urls or ("",):
             client = ApiServerClient(access, url, patience=self._asked.patience)
             self.servers.append(await self._stack.enter_async_context(client))
-        if self._chain is not None:
-            await self._chain.connect()
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
@@ -148,8 +153,8 @@ class _Verification:
         from etcdmaint.compression.stored_value import identify
 
         key = self._asked.keyspace.key(Location("", "namespaces", "", "kube-system"))
-        reader = await self._source().reader()
-        found = await reader.client.range(key, timeout=self._timeout)
+        reader = await self._etcd.source.reader()
+        found = await reader.client.range(key, timeout=self._etcd.timeout)
         plaintext = None
         if found.kvs:
             decrypt = self._decrypt_for("", "namespaces")
@@ -163,48 +168,53 @@ class _Verification:
             if await server.cluster_uid() != uid
         ]
 
-    async def findings(self) -> tuple[Finding, ...]:
-        """What is proven of each resource. Starts again when the revision is compacted meanwhile."""
+    def notes(self) -> list[str]:
+        """What ought not to be overlooked."""
+        return kms_notes(self._chain.kms_calls if self._chain is not None else None)
+
+    async def findings(self) -> tuple[Finding, ...] | None:
+        """What is proven of each resource. Starts again when the revision is compacted meanwhile.
+
+        None where that happens again and again.
+        """
         from etcdmaint.cli.apiserver import ListExpired
 
         for attempt in range(_ATTEMPTS):
+            if attempt:
+                output.print_note("etcdmaint: the revision was compacted away; starting again")
             try:
                 return await self._attempt()
             except (RevisionCompacted, ListExpired):
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                output.print_note("etcdmaint: the revision was compacted away; starting again")
-        raise AssertionError("the last attempt returns or raises")
+                continue
+        return None
 
     async def _attempt(self) -> tuple[Finding, ...]:
-        from etcdmaint.clock import SystemClock
         from etcdmaint.compression.audit import Audit, audit
         from etcdmaint.compression.census import Census
-        from etcdmaint.compression.governor import Governor
+        from etcdmaint.compression.resources import named
         from etcdmaint.compression.verification import judge
         from etcdmaint.compression.walk import Progress
         from etcdmaint.etcd.types import prefix_end
 
-        asked = self._asked
+        asked, etcd = self._asked, self._etcd
         census = Census(asked.keyspace, decrypt_for=self._decrypt_for)
         root = asked.keyspace.root
         spans = asked.spans if asked.resources else ((root, prefix_end(root)),)
         state = Audit(census, Progress(spans))
-        clock = SystemClock()
-        governor = Governor(asked.bytes_per_second, clock)
-        async with watched(state.progress, lambda: governor.slowed):
+        async with watched(state.progress, etcd.governor):
             await audit(
                 state,
-                self._source(),
-                clock=clock,
-                courtesy=SlotCourtesy(self._cluster),
-                governor=governor,
-                timing=asked.timing(),
+                etcd.source,
+                clock=etcd.clock,
+                courtesy=etcd.courtesy,
+                governor=etcd.governor,
+                timing=etcd.timing,
                 exact=True,
             )
         self.revision = state.progress.revisions[0]
         listed = await self._listed(census)
-        return judge(census, listed, [_name(asked, each) for each in self.resources])
+        resources = [resource_named(asked.keyspace, each) for each in self.resources]
+        return judge(census, listed, [named(*each) for each in resources])
 
     async def _listed(self, census: Census) -> dict[str, int | str | None]:
         """How many the API server has of each, or why it cannot tell."""
@@ -221,18 +231,8 @@ class _Verification:
                     listed[row.name] = str(error)
         return listed
 
-    def _source(self) -> ClusterSource:
-        from etcdmaint.compression.source import ClusterSource
-
-        return ClusterSource(self._cluster, timeout=self._timeout, serializable=False)
-
     def _decrypt_for(self, group: str, resource: str) -> Decrypt | None:
         return self._asked.decrypt_for(self._chain)(group, resource)
-
-
-def _name(asked: Asked, text: str) -> str:
-    group, resource = resource_named(asked.keyspace, text)
-    return f"{resource}.{group}" if group else resource
 
 
 def _write(faults: list[str], findings: tuple[Finding, ...], revision: int, style: str) -> None:

@@ -115,7 +115,7 @@ def resume_audit(state: Audit, token: str, cluster_id: int, question: str) -> No
         progress.keys, progress.bytes = int(told["keys"]), int(told["bytes"])
     except InvalidInput:
         raise
-    except (ValueError, KeyError, TypeError, zlib.error, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, zlib.error, RecursionError):
         raise InvalidInput("--resume", "is no token that a scan has printed") from None
 
 

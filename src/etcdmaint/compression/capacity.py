@@ -42,9 +42,15 @@ class Way:
     batches: int | None
 
     @property
+    def fits(self) -> bool | None:
+        """Whether it fits as it is; None where the quota is not known."""
+        known = self.fill.quota is not None or self.fill.quota_known
+        return self.batches == 0 if known else None
+
+    @property
     def verdict(self) -> str:
         """One sentence."""
-        if self.fill.quota is None and not self.fill.quota_known:
+        if self.fits is None:
             return "the quota is not known: give it with --quota"
         if self.batches == 0:
             return "fits"

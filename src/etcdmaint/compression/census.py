@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from etcdmaint.compression.contents import DAMAGED, FRAMED, Content, Decrypt, Form, examine
-from etcdmaint.compression.resources import INTERNAL, Keyspace, shown
+from etcdmaint.compression.resources import INTERNAL, Keyspace, named, shown
 from etcdmaint.compression.rule import UNSELECTED, Rule
 from etcdmaint.etcd.entries import Entry
 
@@ -188,7 +188,7 @@ class Census:
             self._rule, self._decrypt = None, None
         else:
             group, resource = found
-            name, located = f"{resource}.{group}" if group else resource, True
+            name, located = named(group, resource), True
             self._prefix = self.keyspace.prefix(group, resource)
             self._rule = self._rule_for(group, resource)
             if found in INTERNAL and self._rule is not None:
@@ -224,7 +224,8 @@ class Census:
     def restore(self, told: dict[str, Any]) -> None:
         """Go on from what `dump` gave. Raises ValueError, KeyError or TypeError for anything else."""
         for name, located, key_bytes, stale, undecided, forms in told["rows"]:
-            row = Row(str(name), bool(located), {}, int(key_bytes), Tally(*stale), int(undecided))
+            judged = Tally(*map(int, stale))
+            row = Row(str(name), bool(located), {}, int(key_bytes), judged, int(undecided))
             for content, provider, key_name, values, size in forms:
                 form = Form(Content(content), str(provider), str(key_name))
                 row.forms[form] = Tally(int(values), int(size))

@@ -17,7 +17,7 @@ from etcdmaint.compression.census import OTHERS, always
 from etcdmaint.compression.contents import FRAMED, Decrypt, examine
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES, encode
 from etcdmaint.compression.pages import Packer
-from etcdmaint.compression.resources import INTERNAL, Keyspace
+from etcdmaint.compression.resources import INTERNAL, Keyspace, named
 from etcdmaint.etcd.entries import Entry
 
 __all__ = ["CANDIDATES", "Class", "Estimator", "Pages", "Row", "Sizes"]
@@ -190,7 +190,7 @@ class Estimator:
         self._is_secret = found == ("", SECRETS)
         if self._is_secret and not self._include_secrets:
             return
-        name = f"{resource}.{group}" if group else resource
+        name = named(group, resource)
         if name not in self.rows and len(self.rows) >= _MOST_ROWS:
             name = OTHERS
         classes = [Class() for _ in range(len(self.candidates) + 1)]

@@ -10,16 +10,17 @@ deleted in between are not seen at all, and the result says so.
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from etcdmaint.clock import Clock
 from etcdmaint.compression.census import Tally
 from etcdmaint.compression.governor import Governor
-from etcdmaint.compression.resources import Keyspace
+from etcdmaint.compression.resources import Keyspace, named
 from etcdmaint.compression.source import Source
-from etcdmaint.compression.walk import Span
+from etcdmaint.compression.walk import Courtesy, Progress, StandBack, Timing, Walk
 from etcdmaint.errors import RevisionCompacted
 from etcdmaint.etcd.entries import Entry
 from etcdmaint.etcd.ranges import RangeReader
@@ -100,34 +101,49 @@ def _size(entry: Entry) -> int:
 
 async def compare(
     source: Source,
-    spans: Sequence[Span],
+    progress: Progress,
     keyspace: Keyspace,
     *,
     governor: Governor,
-    stand_back: Callable[[], Awaitable[object]],
+    clock: Clock,
+    courtesy: Courtesy | None = None,
+    timing: Timing | None = None,
     keep: int = 0,
 ) -> History:
     """Read everything as it is and as it was, side by side. `keep`: how many `busiest`.
 
-    `stand_back` is awaited again and again, and returns when nobody else works on the cluster.
-
-    Raises EtcdErrors.
+    `progress` tells how far it is, and what to read; two walks do it, which see there for what they
+    are given and for what they raise.
     """
-    await stand_back()
+    timing = timing or Timing()
+    if courtesy is not None:
+        await StandBack(courtesy, clock, progress, timing.look)()
     reader = await source.reader()
-    first = spans[0][0]
+    first = progress.spans[0][0]
     newest = await reader.newest(first)
     history = History(await oldest_revision(reader, first, newest), newest)
     busiest: list[tuple[int, bytes, int]] = []
+
+    def entries(progress: Progress, revision: int) -> AsyncGenerator[list[Entry], None]:
+        progress.revisions = [revision]
+        walk = Walk(
+            progress,
+            source,
+            governor=governor,
+            clock=clock,
+            courtesy=courtesy,
+            timing=timing,
+            exact=True,
+        )
+        return _entries(walk, progress)
+
     try:
-        for start, end in spans:
-            async with (
-                aclosing(_entries(reader, start, end, history.oldest, governor)) as before,
-                aclosing(_entries(reader, start, end, newest, governor)) as after,
-            ):
-                async for pairs in _side_by_side(before, after):
-                    _count(history, pairs, keyspace, busiest, keep)
-                    await stand_back()
+        async with (
+            aclosing(entries(Progress(progress.spans), history.oldest)) as before,
+            aclosing(entries(progress, newest)) as after,
+        ):
+            async for pairs in _side_by_side(before, after):
+                _count(history, pairs, keyspace, busiest, keep)
     except RevisionCompacted:
         history.complete = False
     history.busiest = sorted(busiest, reverse=True)
@@ -148,7 +164,7 @@ def _count(
         entry = new or old
         assert entry is not None
         found = keyspace.resource(entry.key)
-        name = OTHERS if found is None else f"{found[1]}.{found[0]}" if found[0] else found[1]
+        name = OTHERS if found is None else named(*found)
         if name not in history.rows and len(history.rows) >= _MOST_ROWS:
             name = OTHERS
         row = history.rows.setdefault(name, Tally())
@@ -174,12 +190,11 @@ async def oldest_revision(reader: RangeReader, key: bytes, newest: int) -> int:
     return low
 
 
-async def _entries(
-    reader: RangeReader, start: bytes, end: bytes, revision: int, governor: Governor
-) -> AsyncGenerator[list[Entry], None]:
-    async with aclosing(reader.read(start, end, revision)) as chunks:
+async def _entries(walk: Walk, progress: Progress) -> AsyncGenerator[list[Entry], None]:
+    async with aclosing(walk.chunks()) as chunks:
         async for chunk in chunks:
-            await governor.spend(chunk.size)
+            # Whoever asked has it, and fails with it.
+            progress.note(chunk, len(chunk.entries))
             yield chunk.entries
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from etcdmaint.errors import InvalidInput
 
-__all__ = ["INTERNAL", "Keyspace", "Location", "escaped", "shown"]
+__all__ = ["INTERNAL", "Keyspace", "Location", "escaped", "named", "shown"]
 
 # Kubernetes 1.37, group by group; from its test of every stored resource.
 _BUILT_IN: Final = {
@@ -126,6 +126,11 @@ def escaped(text: str) -> str:
     )
 
 
+def named(group: str, resource: str) -> str:
+    """What a resource is called, `deployments.apps` or `pods`; escaped as `shown` does."""
+    return shown(_octets(f"{resource}.{group}" if group else resource))
+
+
 class Keyspace:
     """The keys below one prefix (`--etcd-prefix`; OpenShift has /kubernetes.io)."""
 
@@ -194,7 +199,7 @@ class Keyspace:
         known = _PREFIXES.get((group, resource))
         if known is None:
             if "." not in group:
-                told = f"{resource}.{group}" if group else resource
+                told = named(group, resource)
                 raise InvalidInput("resource", f"{told} is no resource of Kubernetes")
             known = _octets(f"{group}/{resource}")
         return self._root + known + b"/"

@@ -16,7 +16,7 @@ from typing import Final
 from etcdmaint.compression.census import Census, Row
 from etcdmaint.compression.contents import FRAMED, Content
 from etcdmaint.compression.policy import FIRST_READER, Policy
-from etcdmaint.compression.resources import INTERNAL
+from etcdmaint.compression.resources import INTERNAL, named
 
 __all__ = ["ApiServer", "Finding", "faults_of", "fleet_faults", "is_listed", "judge"]
 
@@ -104,7 +104,7 @@ def _selected(policy: Policy, resources: Sequence[tuple[str, str]]) -> str:
     if not resources:
         return "something" if any(rule.compresses for rule in policy.rules) else ""
     return ", ".join(
-        f"{resource}.{group}" if group else resource
+        named(group, resource)
         for group, resource in resources
         if policy.rule_for(group, resource).compresses
     )

@@ -7,7 +7,6 @@ audit is due, nor for which object.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 
 from etcdmaint.api.compression import AuditStatus
 from etcdmaint.clock import Clock
@@ -16,35 +15,13 @@ from etcdmaint.compression.census import Census
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.source import ClusterSource
 from etcdmaint.compression.walk import Progress, Timing
-from etcdmaint.defrag.lock import read_slot
-from etcdmaint.defrag.process import shown
+from etcdmaint.defrag.courtesy import SlotCourtesy
 from etcdmaint.defrag.run import Target
-from etcdmaint.errors import EtcdError, WrongMember
+from etcdmaint.errors import WrongMember
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import format_id, prefix_end
 from etcdmaint.kube.storage_compression_status import summarize
-
-
-@dataclass(frozen=True, slots=True)
-class SlotCourtesy:
-    """Stands back for whoever holds the cluster's slot; implements `compression.walk.Courtesy`."""
-
-    cluster: ClusterClient
-    timeout: float
-
-    async def holder(self) -> str:
-        """The holder, "" where nobody is known to hold it."""
-        for member in self.cluster.members:
-            if member.is_learner:
-                continue
-            try:
-                # A member that is being defragmented does not answer; another one does.
-                held = await read_slot(self.cluster.client(member.id), timeout=self.timeout)
-            except EtcdError:
-                continue
-            return shown(held.value.holder) if held else ""
-        return ""
 
 
 async def count_stored(

@@ -176,8 +176,8 @@ async def test_later_is_asked_again_and_no_is_not(
     answers["/api/v1/pods"] = "no json"
     with pytest.raises(Unavailable, match="is not an API server's"):
         await client.count("", "pods", 77)
-    for strange in ({"items": 5}, {"kind": "Status"}, {"items": [], "metadata": None}, ["a list"]):
-        answers["/api/v1/pods"] = strange if isinstance(strange, dict) else json.dumps(strange)
+    for strange in ('{"items": 5}', '{"kind": "Status"}', '{"items": [], "metadata": 0}', '["x"]'):
+        answers["/api/v1/pods"] = strange
         with pytest.raises(Unavailable, match="is not an API server's"):
             await client.count("", "pods", 77)
     async with ApiServerClient(client._access, "http://127.0.0.1:1", patience=0.0) as nobody:

@@ -156,8 +156,11 @@ def test_hostile_keys_and_values_do_not_grow_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_control_characters_of_keys_are_escaped_in_names() -> None:
-    census = counted([entry(b"/registry/\x1b[2J/x", b""), entry(b"\x1b]0;x\x07", b"")])
+    hostile = b"/registry/a.\xff/b\xc2\x9b2J\xe2\x80\xae/x/y"
+    keys = (b"/registry/\x1b[2J/x", b"\x1b]0;x\x07", hostile)
+    census = counted([entry(key, b"") for key in keys])
     assert all(row.name.isprintable() for row in census)
+    assert "b\\x9b2J\\u202e.a.\\xff" in census.rows
 
 
 def test_what_is_written_down_is_read_back() -> None:

@@ -155,6 +155,7 @@ def test_the_verdict_follows_from_the_peak(
     """R145, R157: rewriting writes everything once more before the old revisions can go."""
     way = way_there(fill, live=live, written=written, then=live - written // 2)
     assert way.batches == batches
+    assert way.fits is {"fits": True, "not known": None}.get(verdict, False)
     assert verdict in way.verdict
     assert way.peak == max(fill.used, fill.in_use + written)
     assert way.then == live - written // 2

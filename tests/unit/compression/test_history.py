@@ -8,7 +8,8 @@ from etcdmaint.compression.census import Tally
 from etcdmaint.compression.governor import Governor
 from etcdmaint.compression.history import History, compare, held, oldest_revision
 from etcdmaint.compression.resources import Keyspace
-from etcdmaint.compression.walk import EVERYTHING
+from etcdmaint.compression.walk import Progress
+from etcdmaint.errors import ConnectionLost
 from etcdmaint.etcd.entries import Entry
 
 from .memory import MemoryEtcd
@@ -43,15 +44,10 @@ def test_a_keys_old_revisions_follow_from_its_two_versions(
     assert held(old, new) == (number, size)
 
 
-async def nobody() -> bool:
-    return False
-
-
-async def history(etcd: MemoryEtcd, keep: int = 0) -> History:
+async def history(etcd: MemoryEtcd, keep: int = 0, progress: Progress | None = None) -> History:
     governor = Governor(None, etcd.clock)
-    return await compare(
-        etcd, (EVERYTHING,), Keyspace(), governor=governor, stand_back=nobody, keep=keep
-    )
+    progress = progress or Progress()
+    return await compare(etcd, progress, Keyspace(), governor=governor, clock=etcd.clock, keep=keep)
 
 
 @pytest.mark.parametrize("compacted", [0, 1, 2, 17, 30, 31])
@@ -86,6 +82,25 @@ async def test_every_key_is_compared_with_itself_however_the_chunks_fall() -> No
     assert found.total.values == 7
     assert found.sorted()[0][0] == "leases.coordination.k8s.io"
     assert found.document(lambda key: key.decode())["busiest"][0]["key"] == KEY.decode()
+
+
+async def test_a_member_that_fails_does_not_cost_the_history() -> None:
+    """It comes last, after an hour's scan perhaps."""
+    etcd = MemoryEtcd()
+    for number in range(20):
+        etcd.put(b"/registry/pods/a/%02d" % (number % 10), b"x" * 10)
+
+    def fail(chunk: int) -> None:
+        if chunk % 3 == 0:
+            etcd.fault = ConnectionLost("gone")
+
+    etcd.before = fail
+    progress = Progress()
+    found = await history(etcd, progress=progress)
+    assert found.complete
+    assert found.total.values == 10
+    assert (progress.keys, progress.expected) == (10, 10)
+    assert etcd.readers > 3
 
 
 async def test_a_compaction_meanwhile_is_told() -> None:
