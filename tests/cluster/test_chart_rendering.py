@@ -270,12 +270,26 @@ def test_a_bad_value_is_refused_and_named(tmp_path: Path, setting: str, field: s
     assert field in done.stderr
 
 
-def test_a_grace_period_that_cuts_the_drain_short_is_refused(tmp_path: Path) -> None:
-    """D7: a member in flight is finished."""
-    done = template(tmp_path, "--set=terminationGracePeriodSeconds=45", check=False)
-    assert done.returncode != 0
-    assert "terminationGracePeriodSeconds" in done.stderr
-    template(tmp_path, "--set=terminationGracePeriodSeconds=46")
+@pytest.mark.parametrize(
+    ("drain", "grace", "wait", "fault"),
+    [
+        ("45s", 69, "90s", "terminationGracePeriodSeconds"),
+        ("45s", 70, "90s", ""),
+        ("1m30s", 114, "10m", "terminationGracePeriodSeconds"),
+        ("1.5m", 115, "0.5h", ""),
+        ("1h", 3700, "1h", "uninstallHook.wait"),
+        ("500ms", 26, "25s", "uninstallHook.wait"),
+    ],
+)
+def test_who_is_to_end_has_the_time_that_it_may_need(
+    tmp_path: Path, drain: str, grace: int, wait: str, fault: str
+) -> None:
+    """D7: a member in flight is finished, and the hook waits for that."""
+    settings = (f"operator.drain={drain}", f"uninstallHook.wait={wait}")
+    flags = [f"--set={each}" for each in (*settings, f"terminationGracePeriodSeconds={grace}")]
+    done = template(tmp_path, *flags, check=False)
+    assert (done.returncode != 0) is bool(fault), done.stderr
+    assert fault in done.stderr
 
 
 def test_a_kubernetes_that_cannot_compare_quantities_is_refused(tmp_path: Path) -> None:

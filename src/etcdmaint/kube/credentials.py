@@ -52,7 +52,11 @@ async def read_secret(api: KubeApi, namespace: str, name: str) -> SecretData:
         secret = await api.get(SECRETS, namespace, name)
     except NotFound:
         raise CredentialsUnavailable(f"Secret {namespace}/{name} does not exist") from None
-    except Forbidden:
+    except Forbidden as error:
+        if (
+            error.status == 401
+        ):  # our own credentials, for the moment: nothing is wrong with the Secret
+            raise
         raise CredentialsUnavailable(
             f"Secret {namespace}/{name} may not be read by this operator"
         ) from None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etcdmaint.errors import CredentialsUnavailable
+from etcdmaint.kube.client import Forbidden
 from etcdmaint.kube.credentials import SecretData, make_login, make_tls, read_secret
 from etcdmaint.kube.resources import SECRETS
 from tests.controlplane.certificates import CertificateAuthority
@@ -39,6 +41,20 @@ async def test_a_secret_is_decoded_as_the_api_has_it() -> None:
 async def test_a_secret_that_is_not_there_is_named() -> None:
     with pytest.raises(CredentialsUnavailable, match="Secret ns/gone does not exist"):
         await read_secret(FakeApi(), "ns", "gone")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("status", "raised"), [(403, CredentialsUnavailable), (401, Forbidden)])
+async def test_who_is_not_known_for_a_moment_does_not_blame_the_secret(
+    status: int, raised: type[Exception]
+) -> None:
+    """A 401 in passing must not end a connection that works."""
+
+    class Refusing(FakeApi):
+        async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
+            raise Forbidden("no", status=status)
+
+    with pytest.raises(raised):
+        await read_secret(Refusing(), "ns", "s")  # type: ignore[arg-type]
 
 
 def test_a_bundle_and_a_pair_make_tls() -> None:

@@ -57,6 +57,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* A Go duration such as 1m30s in whole seconds, rounded up. */}}
+{{- define "etcdmaint.seconds" -}}
+{{- $seconds := 0.0 -}}
+{{- range $part := regexFindAll "[0-9]+([.][0-9]+)?(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" $part -}}
+{{- $each := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit $part | float64) (get $each $unit)) -}}
+{{- end -}}
+{{- ceil $seconds | int -}}
+{{- end -}}
+
 {{/* What the operator may do with the objects of a namespace that it watches. */}}
 {{- define "etcdmaint.watchRules" -}}
 - apiGroups: [etcd-operator.cozystack.io]
