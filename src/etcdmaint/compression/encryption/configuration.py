@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,8 @@ _KINDS = {
     ("apiserver.config.k8s.io/v1", "EncryptionConfiguration"),
     ("v1", "EncryptionConfig"),
 }
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HALF_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _DEFAULT_TIMEOUT = 3.0
 _DEFAULT_CACHE_SIZE = 1000
 
@@ -285,7 +288,15 @@ def _socket(at: Field, found: Problems) -> str:
     except ValueError:
         url = urlsplit("")
     path = unquote(url.path)
-    if text and (url.scheme != "unix" or path in ("", "/", "/@") or "\0" in path):
+    # Go takes nothing of this for a URL, where Python leaves it out or as it is.
+    broken = _CONTROL.search(text) or _HALF_ESCAPE.search(url.path)
+    if text and (
+        url.scheme != "unix"
+        or path in ("/", "/@")
+        or not path.startswith("/")
+        or "\0" in path
+        or broken
+    ):
         found.add(at, "must be a unix socket (unix:///…)")
     return path[1:] if path.startswith("/@") else path
 

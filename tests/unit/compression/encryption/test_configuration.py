@@ -381,3 +381,17 @@ def test_a_secret_is_base64_as_go_reads_it(secret: str, good: bool) -> None:
     assert [problem.fault for problem in problems(text.encode())] == (
         [] if good else ["must be base64, with its padding"]
     )
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["unix:kms.sock", "unix:@kms", "unix:///a%zz", "unix:///a\nb", "unix:///a\tb", "unix:///a\x7f"],
+)
+def test_an_endpoint_that_go_takes_for_no_url_with_a_path_is_refused(endpoint: str) -> None:
+    """kube-apiserver would not start, or dial nothing."""
+    (found,) = problems(document(entry([kms(endpoint)])))
+
+    assert (found.field, found.fault) == (
+        "resources[0].providers[0].kms.endpoint",
+        "must be a unix socket (unix:///…)",
+    )
