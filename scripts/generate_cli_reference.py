@@ -69,8 +69,8 @@ none), `writtenAtRevision`; `compactRevision` (what etcd really has, 0: nothing)
 and the fields of an EtcdDefrag's status: `phase`, `reason`, `message`, `defragmented`,
 `reclaimedBytes`, `startedAt`, `completedAt`, `notes[]`, `members[]`.
 
-Sizes are bytes, IDs are 16 hexadecimal digits as etcdctl prints them, and what nobody could tell is
-null.
+Sizes are bytes, IDs are hexadecimal as etcdctl prints them but always of 16 digits, and what nobody
+could tell is null.
 """
 
 _COLUMNS = "| flag | default | meaning |\n|---|---|---|\n"

@@ -16,7 +16,7 @@ from etcdmaint.etcd.access import Access, Login, Tls
 from etcdmaint.etcd.client import Identity, MemberClient
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.diagnosis import connection
-from etcdmaint.etcd.endpoint import Endpoint
+from etcdmaint.etcd.endpoint import AddressMap, Endpoint
 from etcdmaint.etcd.metrics import read_metrics
 from etcdmaint.etcd.proto import etcd_pb2 as pb
 from etcdmaint.etcd.session import Session
@@ -278,6 +278,21 @@ async def test_a_web_server_s_page_of_metrics_is_not_taken_for_etcds() -> None:
                 await read_metrics(endpoint, Access(), timeout=10)
 
 
+async def test_metrics_are_asked_of_the_host_that_is_advertised_wherever_it_is_dialled() -> None:
+    asked: list[bytes] = []
+
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\netcd_server_has_leader 1\n")
+        writer.write_eof()
+
+    async with listening(page) as here:
+        elsewhere = Endpoint("etcd-0.example")
+        access = Access(address_map=AddressMap({elsewhere.target: here.target}))
+        await read_metrics(elsewhere, access)
+    assert b"\r\nHost: etcd-0.example:2379\r\n" in asked[0]
+
+
 async def test_no_proxy_of_the_environment_comes_between(monkeypatch) -> None:
     """etcd is dialled directly, whatever http_proxy says."""
     asked: list[bytes] = []
@@ -403,7 +418,7 @@ async def test_a_client_that_is_closed_while_a_call_logs_in_sends_it_no_more() -
             return "token-2"
 
     async with member.serving() as endpoint:
-        session = Closing(lambda _: pytest.fail("nobody logs in"))
+        session = Closing(lambda _: pytest.fail("nobody logs in"), "")
         client = MemberClient(endpoint, member.access(), session=session)
         with pytest.raises(errors.MemberUnreachable, match=r"Defragment was not sent: .*closed"):
             await client.defragment(60)

@@ -227,7 +227,11 @@ class Caller:
         except DecodeError:
             raise self._not_etcd(sending.rpc) from None
         except aio.UsageError:
-            closed = errors.MemberUnreachable("this client is closed", endpoint=str(self.endpoint))
+            closed = errors.MemberUnreachable(
+                f"{self.endpoint}: this client is closed",
+                code="UNAVAILABLE",
+                endpoint=str(self.endpoint),
+            )
             raise not_sent(sending.rpc, closed) from None
         except asyncio.CancelledError:
             # gRPC cancels what is open when a channel is closed; a cancelled caller is another thing.

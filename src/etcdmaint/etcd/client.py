@@ -98,7 +98,7 @@ class MemberClient:
             timeout=timeout,
             observer=observer,
             identity=identity,
-            session=session or Session(self._log_in),
+            session=session or Session(self._log_in, str(endpoint)),
             keepalive=keepalive,
         )
         self._unary = self._caller.unary
@@ -329,6 +329,7 @@ class MemberClient:
             # It could not be sent as metadata.
             raise errors.NotEtcd(
                 f"Authenticate at {self.endpoint}: what it gives is no token",
+                code="INTERNAL",
                 endpoint=str(self.endpoint),
             )
         return token

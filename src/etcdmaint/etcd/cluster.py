@@ -51,7 +51,7 @@ class ClusterClient:
         self._refreshing = asyncio.Lock()
         self._closed = False
         # A learner gives out no tokens but knows those of the voters.
-        self._learners = Session(self._log_in)
+        self._learners = Session(self._log_in, "the voters")
 
     @classmethod
     async def connect(
@@ -296,6 +296,8 @@ class ClusterClient:
                 return await client.authenticate(timeout=left)
             except EtcdError as refused:
                 fault = refused
+                if not fault.retryable:
+                    break
         raise fault
 
     def _fault(self, member_id: int) -> EtcdError:

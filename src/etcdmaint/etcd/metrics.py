@@ -63,7 +63,8 @@ async def read_metrics(
         async with asyncio.timeout(timeout):
             context = tls.context() if tls is not None else None
             async with connection(dialled, context, server_name) as (reader, writer):
-                writer.write(f"GET /metrics HTTP/1.0\r\nHost: {dialled.target}\r\n\r\n".encode())
+                # etcd may be told which hosts it goes by (--host-whitelist): by the one it advertises.
+                writer.write(f"GET /metrics HTTP/1.0\r\nHost: {endpoint.target}\r\n\r\n".encode())
                 page = await _read(reader)
     except TimeoutError:
         raise RPCTimeout(f"{where}: no answer within {round(timeout, 2):g} s") from None

@@ -14,9 +14,13 @@ from etcdmaint.errors import EtcdError, RPCTimeout
 class Session:
     """Keeps the token of one login at one member."""
 
-    def __init__(self, authenticate: Callable[[float], Awaitable[str]]) -> None:
-        """`authenticate` takes a deadline (the event loop's time) and gives a new token."""
+    def __init__(self, authenticate: Callable[[float], Awaitable[str]], where: str) -> None:
+        """`authenticate` takes a deadline (the event loop's time) and gives a new token.
+
+        `where` is whom it asks, for the error when there is no answer.
+        """
         self._authenticate = authenticate
+        self._where = where
         self._lock = asyncio.Lock()
         self._token: str | None = None
         self._refusal: EtcdError | None = None
@@ -35,7 +39,9 @@ class Session:
             async with asyncio.timeout_at(deadline), self._lock:
                 return await self._fresh(deadline, stale, seen)
         except TimeoutError:
-            raise RPCTimeout("no answer to the log-in in time", code="DEADLINE_EXCEEDED") from None
+            raise RPCTimeout(
+                f"no answer in time to the log-in at {self._where}", code="DEADLINE_EXCEEDED"
+            ) from None
 
     async def _fresh(self, deadline: float, stale: str | None, seen: int) -> str:
         if self._token is not None and self._token != stale:
