@@ -103,7 +103,13 @@ def _options(function: Command) -> Command:
                 metavar="KEY",
                 help="Where the value lies; with --endpoints it is read from there.",
             ),
-            click.option("--etcd-prefix", default="/registry", show_default=True, metavar="PREFIX"),
+            click.option(
+                "--etcd-prefix",
+                default="/registry",
+                show_default=True,
+                metavar="PREFIX",
+                help="kube-apiserver's --etcd-prefix: what its keys begin with.",
+            ),
             click.option(
                 "--encryption-config",
                 type=click.Path(dir_okay=False, path_type=Path),
