@@ -389,7 +389,7 @@ def test_a_plugin_that_hangs_costs_no_thread_the_timeouts_of_the_others(
     stored = older_form(plugin, "kid-1", b"value")
     start = threading.Barrier(8)
     with (
-        chain_of(plugin, clock, kms={"timeout": "300ms"}) as chain,
+        chain_of(plugin, clock, kms={"timeout": "30s"}) as chain,
         ThreadPoolExecutor(8) as pool,
     ):
         one = chain.for_resource("", "secrets")
@@ -398,7 +398,7 @@ def test_a_plugin_that_hangs_costs_no_thread_the_timeouts_of_the_others(
             clock.pass_(kms_v2.SEED_SECONDS)
         plugin.calls.clear()
         plugin.fail |= dict.fromkeys(("Status", "Decrypt"), grpc.StatusCode.UNAVAILABLE)
-        plugin.stall = 0.2
+        plugin.stall = 0.3
 
         def work(_: int) -> str:
             start.wait()
