@@ -64,6 +64,11 @@ class Interruption:
             await asyncio.sleep(self._progress.interval)
             self._progress.tick()
 
+    def _hung_up(self) -> None:
+        # Shell and kernel both tell of a terminal that is gone: nobody meant it twice.
+        if not self._stoppable.stopping:
+            self._interrupted()
+
     def _interrupted(self) -> None:
         if not self._stoppable.stopping:
             self._stoppable.stop()
@@ -105,7 +110,8 @@ class Interruption:
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._handled = SIGNALS[:-1] if ignored else SIGNALS
         for number in self._handled:
-            loop.add_signal_handler(number, self._interrupted)
+            react = self._hung_up if number is signal.SIGHUP else self._interrupted
+            loop.add_signal_handler(number, react)
         return self
 
     async def __aexit__(

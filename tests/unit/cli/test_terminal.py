@@ -97,6 +97,24 @@ async def test_sigterm_and_a_closed_terminal_are_like_the_first_ctrl_c(
     assert "stopping before the next member" in capsys.readouterr().err
 
 
+async def test_a_closed_terminal_is_one_wish_however_often_it_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell tells its jobs, and the kernel tells them again: the member in flight is finished."""
+    surroundings = TerminalSurroundings(TARGET)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
+
+    async def work() -> str:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await surroundings.nap(1000)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        return "finished"
+
+    async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
+        assert await interruption.guard(work()) == "finished"
+
+
 async def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     surroundings = TerminalSurroundings(TARGET)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
