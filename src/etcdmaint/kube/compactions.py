@@ -6,11 +6,10 @@ Objects are only watched: no finalizer, no annotation of ours on any. What an ob
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from etcdmaint.api.defrag import ClusterRef
@@ -23,7 +22,7 @@ from etcdmaint.defrag.run import Fence, Severity
 from etcdmaint.errors import ClusterNotReady, EtcdmaintError, InvalidInput
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.client import Json, KubeApi, KubeError, NotFound
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.compaction_status import (
     STALLED,
@@ -37,6 +36,7 @@ from etcdmaint.kube.compaction_status import (
 )
 from etcdmaint.kube.compaction_wish import asks, read_interval, wish
 from etcdmaint.kube.events import EventSink
+from etcdmaint.kube.following import Followed, Following, revise_status
 from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef, Resource
 
 log = logging.getLogger(__name__)
@@ -71,14 +71,10 @@ class KeeperPace:
 
 
 @dataclass(slots=True, eq=False)
-class _Asking:
+class _Asking(Followed):
     """An object that asks, or has asked, and what is kept of it between two looks."""
 
-    ref: ObjectRef
-    obj: Json
-    since: float
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+    since: float = 0.0
     hold: Hold | None = None
     generation: int = -1
     read: tuple[object, ...] = ()
@@ -118,55 +114,46 @@ class CompactionKeeper:
         self._refusals = refusals
         self._observer = observer
         self._pace = pace or KeeperPace()
-        self._asking: dict[str, _Asking] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._asking = Following(self._keep)
 
     def seen(self, resource: Resource, obj: Json) -> None:
         """The object exists, as it is."""
         metadata = obj["metadata"]
-        uid = metadata["uid"]
-        known = self._asking.get(uid)
+        known = self._asking.find(metadata["uid"])
         if known is None:
-            if not asks(resource, obj) and not says_something(obj):
-                return
-            ref = ObjectRef(resource, metadata["namespace"], metadata["name"], uid)
-            known = self._asking[uid] = _Asking(ref, obj, self._clock.monotonic())
-            known.stalled = resource is ETCD_CONNECTIONS and is_stalled(obj)
-            self._start(known)
+            if asks(resource, obj) or says_something(obj):
+                ref = ObjectRef(resource, metadata["namespace"], metadata["name"], metadata["uid"])
+                known = _Asking(ref, obj, since=self._clock.monotonic())
+                known.stalled = resource is ETCD_CONNECTIONS and is_stalled(obj)
+                self._asking.begin(known)
             return
+        self._take_in(known, obj)
+
+    def _take_in(self, known: _Asking, obj: Json) -> bool:
+        """The object as it is by now; whether it asks for the same as before."""
+        resource = known.ref.resource
         before, known.obj = known.obj, obj
-        if wish(resource, before) != wish(resource, obj):
+        same = wish(resource, before) == wish(resource, obj)
+        if not same:
             known.changed.set()
+        return same
 
     def gone(self, uid: str) -> None:
         """The object is deleted."""
-        known = self._asking.pop(uid, None)
-        if known is None:
-            return
-        self._accept(known)
-        if known.task is not None:
-            known.task.cancel()
+        if (known := self._asking.forget(uid)) is not None:
+            self._accept(known)
 
     def replace(self, resource: Resource, objects: Iterable[Json]) -> None:
-        """These are all of that kind."""
-        listed = {obj["metadata"]["uid"]: obj for obj in objects}
-        for uid, known in tuple(self._asking.items()):
-            if known.ref.resource is resource and uid not in listed:
-                self.gone(uid)
-        for obj in listed.values():
+        """These are all of that kind that existed a moment ago."""
+        news, gone = self._asking.compare(resource, objects)
+        for uid in gone:
+            self.gone(uid)
+        for obj in news:
             self.seen(resource, obj)
 
     async def run(self) -> None:
         """For ever: what goes wrong with one object stays with it."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for known in self._asking.values():
-                self._start(known)
-            await asyncio.Event().wait()
-
-    def _start(self, known: _Asking) -> None:
-        if self._group is not None:
-            known.task = self._group.create_task(self._keep(known), name=f"compact {known.ref}")
+        await self._asking.run()
 
     async def _keep(self, known: _Asking) -> None:
         try:
@@ -174,7 +161,7 @@ class CompactionKeeper:
                 known.changed.clear()
                 pause = await self._look(known)
                 if pause is None and not known.changed.is_set():
-                    self._asking.pop(known.ref.uid, None)
+                    self._asking.forget(known.ref.uid)
                     return
                 await came_within(self._clock, pause or 0.0, known.changed)
         finally:
@@ -257,7 +244,7 @@ class CompactionKeeper:
         """Which user of etcd's compacts the cluster: of whichever object's way there is in use."""
         assert known.hold is not None
         used = known.hold.used
-        return next((a.user for a in self._asking.values() if a.hold is used), known.user)
+        return next((a.user for a in self._asking if a.hold is used), known.user)
 
     async def _hold(self, known: _Asking, interval: float) -> None:
         generation = int(known.obj["metadata"].get("generation") or 0)
@@ -326,25 +313,17 @@ class CompactionKeeper:
         stale = now - known.written_at >= self._pace.rewrite
         if account is not None and account == known.told and not stale:
             return
-        if write_account(known.obj, account, self._clock.now(), stale=stale) is None:
+
+        def patch(obj: Json) -> Json | None:
+            return write_account(obj, account, self._clock.now(), stale=stale)
+
+        if patch(known.obj) is None:
             known.told = account
             return
-        ref = known.ref
         try:
-            obj = await self._api.get(ref.resource, ref.namespace, ref.name)
-            if obj["metadata"]["uid"] != ref.uid:
-                return
-            patch = write_account(obj, account, self._clock.now(), stale=stale)
-            if patch is None:
-                return
-            self._fence.assert_held()
-            version = obj["metadata"]["resourceVersion"]
-            written = await self._api.patch_status(ref, patch, version)
-            if wish(ref.resource, written) == wish(ref.resource, known.obj):
-                known.obj = written
-            known.written_at, known.told = now, account
-        except Conflict:
-            # Somebody else was at it: the next look compares with what stands there then.
-            self._api.observer.status_conflict()
+            obj = await revise_status(self._api, self._fence, known, patch)
         except NotFound:
+            self.gone(known.ref.uid)
             return
+        if obj is not None and self._take_in(known, obj):
+            known.written_at, known.told = now, account

@@ -12,7 +12,7 @@ import logging
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from etcdmaint.api.connection import parse_connection
@@ -31,8 +31,9 @@ from etcdmaint.errors import (
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import MemberStatus
-from etcdmaint.kube.client import Conflict, Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.client import Json, KubeApi, KubeError, NotFound
 from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.following import Followed, Following, revise_status
 from etcdmaint.kube.measurement import Measurement, failed, measured, write_measurement
 from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef
 
@@ -52,13 +53,9 @@ class Pace:
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _Watched(Followed):
     """One EtcdConnection and what is kept of it between two looks."""
 
-    ref: ObjectRef
-    obj: Json
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
     cluster: ClusterClient | None = None
     target: Target | None = None
     probe: Probe | None = None
@@ -66,8 +63,6 @@ class _Watched:
     read_at: float = 0.0
     refreshed_at: float = 0.0
     measurement: Measurement | None = None
-    unlisted: bool = False
-    """Whether the last list lacked it."""
 
 
 class ConnectionMonitor:
@@ -82,7 +77,7 @@ class ConnectionMonitor:
         *,
         observer: RpcObserver | None = None,
         pace: Pace | None = None,
-        at_once: int = 8,
+        at_once: int = 32,
     ) -> None:
         self._api = api
         self._clusters = clusters
@@ -91,61 +86,42 @@ class ConnectionMonitor:
         self._observer = observer
         self._pace = pace or Pace()
         self._turnstile = asyncio.Semaphore(at_once)
-        self._watched: dict[str, _Watched] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._following = Following(self._watch)
         self._random = random.Random()  # noqa: S311  # to spread the load, not to keep a secret
 
     def seen(self, obj: Json) -> None:
         """The object exists, as it is."""
         metadata = obj["metadata"]
-        uid = metadata["uid"]
-        known = self._watched.get(uid)
+        known = self._following.find(metadata["uid"])
         if known is None:
-            ref = ObjectRef(ETCD_CONNECTIONS, metadata["namespace"], metadata["name"], uid)
-            known = self._watched[uid] = _Watched(ref, obj)
-            self._start(known)
+            ref = ObjectRef(
+                ETCD_CONNECTIONS, metadata["namespace"], metadata["name"], metadata["uid"]
+            )
+            self._following.begin(_Watched(ref, obj))
             return
-        known.unlisted = False
-        generation = int(metadata.get("generation") or 0)
-        # A list may be older than what the watch has told meanwhile.
-        if generation >= int(known.obj["metadata"].get("generation") or 0):
-            known.obj = obj
-            if generation != known.generation:
-                known.changed.set()
+        known.obj = obj
+        if metadata.get("generation") != known.generation:
+            known.changed.set()
 
     def gone(self, uid: str) -> None:
         """The object is deleted."""
-        known = self._watched.pop(uid, None)
-        if known is not None and known.task is not None:
-            known.task.cancel()
+        self._following.forget(uid)
 
     def replace(self, objects: Iterable[Json]) -> None:
         """These are all that existed a moment ago."""
-        listed = {obj["metadata"]["uid"]: obj for obj in objects}
-        for uid, known in tuple(self._watched.items()):
-            if uid not in listed:
-                # It may have come while the list was read: only twice is proof.
-                if known.unlisted:
-                    self.gone(uid)
-                known.unlisted = True
-        for obj in listed.values():
+        news, gone = self._following.compare(ETCD_CONNECTIONS, objects)
+        for uid in gone:
+            self.gone(uid)
+        for obj in news:
             self.seen(obj)
 
     def measurements(self) -> list[tuple[ObjectRef, Measurement | None]]:
         """Every EtcdConnection and what was measured last."""
-        return [(known.ref, known.measurement) for known in self._watched.values()]
+        return [(known.ref, known.measurement) for known in self._following]
 
     async def run(self) -> None:
         """For ever: what goes wrong with one connection stays with it."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for known in self._watched.values():
-                self._start(known)
-            await asyncio.Event().wait()
-
-    def _start(self, known: _Watched) -> None:
-        if self._group is not None:
-            known.task = self._group.create_task(self._watch(known), name=f"measure {known.ref}")
+        await self._following.run()
 
     async def _watch(self, known: _Watched) -> None:
         first = True
@@ -261,26 +237,16 @@ class ConnectionMonitor:
     async def _publish(self, known: _Watched) -> None:
         measurement = known.measurement
         assert measurement is not None
-        if write_measurement(known.obj, measurement, self._clock.now()) is None:
+
+        def patch(obj: Json) -> Json | None:
+            return write_measurement(obj, measurement, self._clock.now())
+
+        if patch(known.obj) is None:
             return
-        ref = known.ref
         try:
-            obj = await self._api.get(ref.resource, ref.namespace, ref.name)
-            if obj["metadata"]["uid"] != ref.uid:
-                self.gone(ref.uid)
-                return
-            known.obj = obj
-            patch = write_measurement(obj, measurement, self._clock.now())
-            if patch is None:
-                return
-            self._fence.assert_held()
-            version = obj["metadata"]["resourceVersion"]
-            known.obj = await self._api.patch_status(ref, patch, version)
-        except Conflict:
-            # Somebody else was at it: the next look compares with what stands there then.
-            self._api.observer.status_conflict()
+            known.obj = await revise_status(self._api, self._fence, known, patch) or known.obj
         except NotFound:
-            self.gone(ref.uid)
+            self.gone(known.ref.uid)
 
 
 async def _probe(obj: Json, cluster: ClusterClient, clock: Clock) -> Probe:

@@ -265,10 +265,43 @@ async def test_what_a_resync_does_not_list_is_gone() -> None:
         assert not world.holds.made[0].released
         world.keeper.replace(ETCD_CONNECTIONS, [])
         await settle()
+        # It may have come while the list was read.
+        assert not world.holds.made[0].released
+        world.keeper.replace(ETCD_CONNECTIONS, [])
+        await settle()
         assert world.holds.made[0].released
         world.keeper.replace(ETCD_CONNECTIONS, [world.connection()])
         await settle()
         assert len(world.holds.made) == 2
+
+
+async def test_a_list_that_is_older_than_the_watch_turns_nothing_back() -> None:
+    """An annotation has no generation: the resourceVersion tells."""
+    async with keeping() as world:
+        before, after = cluster("5m"), cluster("0s")
+        before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"] = "9", "10"
+        world.keeper.seen(ETCD_CLUSTERS, before)
+        await settle()
+        world.keeper.replace(ETCD_CLUSTERS, [before])
+        held = cluster("10s")
+        held["metadata"]["resourceVersion"] = "11"
+        world.keeper.seen(ETCD_CLUSTERS, held)
+        world.keeper.replace(ETCD_CLUSTERS, [after])
+        await settle()
+        assert [made.released for made in world.holds.made] == [False]
+        assert world.holds.made[0].interval == 10
+
+
+async def test_what_was_found_of_another_spec_is_not_written() -> None:
+    """It has changed while it was looked at: it is looked at again at once, by the new one."""
+    async with keeping() as world:
+        old = world.connection()
+        world.connection(generation=2, compaction={"interval": "5m"})
+        world.keeper.seen(ETCD_CONNECTIONS, old)
+        await settle()
+        assert [held.interval for held in world.holds.made] == [60, 300]
+        assert len(world.api.patches) == 1
+        assert world.condition()["observedGeneration"] == 2
 
 
 async def test_an_etcdcluster_asks_by_its_annotation() -> None:

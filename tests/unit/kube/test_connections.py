@@ -67,6 +67,7 @@ def connection(url: str, generation: int) -> dict[str, Any]:
             "namespace": "ns",
             "uid": "c",
             "generation": generation,
+            "resourceVersion": str(generation),
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
         "spec": {"endpoints": [url], "tls": {"caSecretRef": {"name": "ca"}}},
@@ -148,7 +149,7 @@ def test_a_list_that_is_older_than_the_watch_neither_ends_nor_turns_back_anythin
     monitor.replace([])
     assert [ref.name for ref, _ in monitor.measurements()] == ["etcd"]
     monitor.replace([connection("https://one:2379", 1)])
-    assert monitor._watched["c"].obj is new
+    assert monitor._following.find("c").obj is new  # type: ignore[union-attr]
     monitor.replace([])
     assert len(monitor.measurements()) == 1
     monitor.replace([])
