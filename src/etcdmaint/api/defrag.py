@@ -128,11 +128,6 @@ class EtcdDefrag(Resource):
         """The etcd version that somebody takes the risk for (D17), "" for none."""
         return allowed_unsafe_version(self.metadata.annotations)
 
-    @property
-    def finished(self) -> bool:
-        """Whether its phase is a terminal one."""
-        return self.status.phase is not None and self.status.phase.terminal
-
 
 def parse_defrag(obj: Mapping[str, Any]) -> EtcdDefrag:
     """Read an EtcdDefrag, whatever was stored under that name.

@@ -124,10 +124,3 @@ class SecretRef(Spec):
     """A Secret in the object's own namespace: no other can be named."""
 
     name: ObjectName
-
-
-class SecretKeyRef(Spec):
-    """One key of a Secret in the object's own namespace."""
-
-    name: ObjectName
-    key: SecretKey

@@ -60,8 +60,6 @@ class Metadata(BaseModel):
     name: ObjectName
     namespace: ObjectName
     uid: Annotated[str, Field(min_length=1, max_length=128)]
-    resource_version: str = ""
-    generation: int = 0
     creation_timestamp: Time
     deletion_timestamp: Time | None = None
     annotations: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(default_factory=dict)
@@ -94,16 +92,6 @@ class Resource(BaseModel):
     def uid(self) -> str:
         """What tells it from an earlier object of the same name."""
         return self.metadata.uid
-
-    @property
-    def generation(self) -> int:
-        """The generation of its spec, for observedGeneration."""
-        return self.metadata.generation
-
-    @property
-    def paused(self) -> bool:
-        """Whether somebody pressed the stop button (D9)."""
-        return is_paused(self.metadata.annotations)
 
     @property
     def deleting(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from etcdmaint.api.defrag import defrag_status
 from etcdmaint.clock import Clock
-from etcdmaint.defrag.run import Fence, RunGone, RunState
+from etcdmaint.defrag.run import Fence, Phase, RunGone, RunState
 from etcdmaint.kube.client import Conflict, Forbidden, Json, KubeApi, NotFound, Unavailable
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.status import merge_patch, write_state
@@ -55,13 +55,9 @@ class DefragJournal:
     async def _attempt(self, state: RunState) -> None:
         while True:
             obj = await self._get()
-            before = defrag_status(obj)
-            if (
-                before.phase is not None
-                and before.phase.terminal
-                and state.phase.value != before.phase.value
-            ):
-                raise RunGone(f"EtcdDefrag {self._ref} is {before.phase} already")
+            phase = defrag_status(obj).phase or Phase.NEW
+            if phase.terminal and state.phase is not phase:
+                raise RunGone(f"EtcdDefrag {self._ref} is {phase} already")
             patch = merge_patch(obj.get("status"), write_state(obj, state, self._clock.now()))
             if not patch:
                 return

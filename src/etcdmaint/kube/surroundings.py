@@ -78,8 +78,7 @@ class RunParts:
 
 def is_over(obj: Json) -> bool:
     """Whether an EtcdDefrag's phase is a terminal one."""
-    phase = defrag_status(obj).phase
-    return phase is not None and phase.terminal
+    return (defrag_status(obj).phase or Phase.NEW).terminal
 
 
 @dataclass(frozen=True, slots=True)

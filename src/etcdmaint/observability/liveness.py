@@ -35,14 +35,14 @@ class Freshness:
     """Something that must happen again and again, and is called stale once it has not for too long.
 
     It serves as a check. `limit` is in seconds of the monotonic clock. Before the first time it is
-    fresh for one `limit`; where it has to be `earned` (an answer of the API server) it is not.
+    fresh for one `limit`.
     """
 
-    def __init__(self, what: str, clock: Clock, *, limit: float, earned: bool = False) -> None:
+    def __init__(self, what: str, clock: Clock, *, limit: float) -> None:
         self._what = what
         self._clock = clock
         self._limit = limit
-        self._last: float | None = None if earned else clock.monotonic()
+        self._last = clock.monotonic()
 
     def mark(self) -> None:
         """It happened."""
@@ -50,8 +50,6 @@ class Freshness:
 
     def __call__(self) -> str | None:
         """What is wrong, or None."""
-        if self._last is None:
-            return f"{self._what}: not yet"
         age = self._clock.monotonic() - self._last
         if age <= self._limit:
             return None

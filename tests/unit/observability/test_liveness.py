@@ -42,13 +42,6 @@ def test_a_heartbeat_is_fresh_for_its_limit_and_stale_afterwards() -> None:
     assert heartbeat() is None
 
 
-def test_an_answer_that_has_to_be_earned_is_stale_from_the_start() -> None:
-    answer = Freshness("Kubernetes API", Hands(), limit=60, earned=True)
-    assert answer() == "Kubernetes API: not yet"
-    answer.mark()
-    assert answer() is None
-
-
 def test_the_failing_checks_are_told_by_name() -> None:
     checks = Checks()
     checks.add("good", lambda: None)
