@@ -8,7 +8,6 @@ every `--help`, so it reaches for the etcd client only when a command runs.
 from __future__ import annotations
 
 import functools
-import ssl
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -242,6 +241,8 @@ def _read(flag: str, path: str) -> bytes:
 
 def _system_authorities() -> str:
     """The file of the CAs that this machine trusts, as etcdctl takes them where no other is named."""
+    import ssl
+
     bundle = ssl.get_default_verify_paths().cafile
     if bundle is None:
         raise InvalidInput(

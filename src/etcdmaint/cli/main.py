@@ -11,7 +11,6 @@ import errno
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -129,6 +128,8 @@ def _explain(error: BaseException) -> int:
 
 def _confession(error: BaseException) -> str:
     """A fault of ours: where it is, but not the exception's text, which may quote anything."""
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return (
