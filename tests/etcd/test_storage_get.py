@@ -202,6 +202,32 @@ def test_history_is_every_revision_that_is_left(
     assert "alone says so" in said.err
 
 
+def test_what_was_deleted_is_in_its_history(
+    etcd_cluster_factory: EtcdClusterFactory, etcdmaint: CommandLine
+) -> None:
+    """Until it is compacted away: the way back from a `kubectl delete` too many."""
+    cluster = etcd_cluster_factory(size=1)
+    gateway = cluster.members[0].gateway
+    key = "/registry/configmaps/default/gone"
+    gateway.put(key.encode(), objects.protobuf("gone", size=10))
+    for number in range(20):
+        gateway.put(b"/registry/other", b"%d" % number)
+    cluster.etcdctl("del", key)
+    deleted = gateway.put(b"/registry/other", b"x") - 1
+    said = etcdmaint("storage", "get", endpoints(cluster), key)
+    assert said.code == 14
+    assert "--history looks for what was there" in one_sentence(said)
+    found = get(etcdmaint, cluster, "--history", key)
+    assert found[0] == {"revision": deleted, "deleted": True}
+    assert found[1]["object"]["metadata"]["name"] == "gone"
+
+
+def test_a_list_is_for_programs_too(cluster: EtcdCluster, etcdmaint: CommandLine) -> None:
+    found = get(etcdmaint, cluster, "configmaps", "-n", "default")
+    assert [each["name"] for each in found][:2] == ["checksum", "framed"]
+    assert found[0]["form"] == "checksum mismatch"
+
+
 def test_it_needs_nothing_of_kubernetes(cluster: EtcdCluster, tmp_path: Path) -> None:
     code = (
         "import sys; from etcdmaint.cli.main import run; run(sys.argv[1:]);"

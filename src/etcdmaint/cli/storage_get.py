@@ -7,7 +7,6 @@ there is, and shows the object. A Secret's value is shown only where that is ask
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.scanning import opened, resource_named, run
 from etcdmaint.cli.storage_codes import CORRUPT, MALFORMED, NEWER, NO_KEY, NO_SUCH_KEY
 from etcdmaint.cli.stored_document import document_of, may_be_secret, write_document
-from etcdmaint.errors import InvalidInput, RevisionCompacted
+from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -27,9 +26,13 @@ if TYPE_CHECKING:
     from etcdmaint.compression.encryption.chain import EncryptionChain
     from etcdmaint.compression.resources import Keyspace
     from etcdmaint.etcd.cluster import ClusterClient
-    from etcdmaint.etcd.types import KeyValue, RangeResult
+    from etcdmaint.etcd.types import KeyValue
 
 _MOST_LISTED = 500
+# What a history may hold; objects take some times as much while they are shown.
+_MOST_BYTES = 32 << 20
+# As the other commands: at most so many Decrypt calls a second to a KMS plugin.
+_KMS_RATE = 10.0
 
 
 @click.command(
@@ -59,9 +62,7 @@ _MOST_LISTED = 500
     "--output",
     "style",
     type=click.Choice([output.YAML, output.JSON]),
-    default=output.YAML,
-    show_default=True,
-    help="How to write it.",
+    help="How to write it. Default: yaml, and a table for a list.",
 )
 def get(
     connection: Connection,
@@ -74,7 +75,7 @@ def get(
     raw: bool,
     show_secrets: bool,
     to_terminal: bool,
-    style: str,
+    style: str | None,
 ) -> int:
     """Show the object at a key of etcd, or that of a RESOURCE with this NAME; without a name, list them.
 
@@ -113,8 +114,9 @@ def _chain(path: Path | None) -> EncryptionChain | None:
         return None
     from etcdmaint.compression.encryption.chain import EncryptionChain
     from etcdmaint.compression.encryption.configuration import EncryptionConfiguration
+    from etcdmaint.compression.encryption.pace import Pace
 
-    return EncryptionChain(EncryptionConfiguration.read(path))
+    return EncryptionChain(EncryptionConfiguration.read(path), pace=Pace(_KMS_RATE))
 
 
 def _key(keyspace: Keyspace, target: str, name: str | None, namespace: str) -> tuple[bytes, bool]:
@@ -129,7 +131,8 @@ def _key(keyspace: Keyspace, target: str, name: str | None, namespace: str) -> t
     if name:
         return keyspace.key(Location(group, resource, namespace, name)), True
     prefix = keyspace.prefix(group, resource)
-    return prefix + (namespace.encode() + b"/" if namespace else b""), False
+    inside = namespace.encode("utf-8", "surrogateescape")
+    return prefix + (inside + b"/" if inside else b""), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,61 +141,88 @@ class _Getting:
     keyspace: Keyspace
     chain: EncryptionChain | None
     show_secrets: bool
-    style: str
+    style: str | None
+
+    @property
+    def _timeout(self) -> float:
+        return self.connection.command_timeout
 
     async def one(self, cluster: ClusterClient, key: bytes, *, raw: bool) -> int:
         """Show what is there now."""
-        found = await self._read(cluster, key)
+        found = await stored_key.read(cluster, key, timeout=self._timeout)
         if not found.kvs:
-            return self._missing(key)
+            return self._missing(key, "; --history looks for what was there")
         if raw:
             return self._raw(found.kvs[0])
         document, code = self._document(found.kvs[0])
-        write_document(document, self.style)
+        write_document(document, self.style or output.YAML)
         return code
 
     async def history(self, cluster: ClusterClient, key: bytes) -> int:
-        """Show all that is left of it."""
+        """Show all that is left of it, also where it has been deleted."""
         codes = []
-        documents = []
-        async for kv in self._revisions(cluster, key):
-            document, code = self._document(kv)
+        documents: list[dict[str, Any]] = []
+        size = 0
+        async for found in stored_key.revisions(cluster, key, timeout=self._timeout):
+            if isinstance(found, int):
+                documents.append({"revision": found, "deleted": True})
+                continue
+            document, code = self._document(found)
             codes.append(code)
-            head = {"revision": kv.mod_revision, "version": kv.version, "size": len(kv.value)}
-            documents.append(head | {"object": document})
+            head = {"revision": found.mod_revision, "version": found.version}
+            documents.append(head | {"size": len(found.value), "object": document})
+            size += len(found.value)
+            if size > _MOST_BYTES:
+                output.print_note(
+                    f"etcdmaint: what is older than revision {found.mod_revision} is left out, "
+                    f"after {format_bytes(size)}"
+                )
+                break
         if not documents:
             return self._missing(key)
-        write_document(documents, self.style)
+        write_document(documents, self.style or output.YAML)
         return min((code for code in codes if code), default=0)
 
     async def list(self, cluster: ClusterClient, prefix: bytes) -> int:
-        """What keys there are, with what is in them."""
+        """What keys there are, and in which form; nothing is decrypted for that."""
+        from etcdmaint.compression.contents import examine
         from etcdmaint.compression.resources import shown
-        from etcdmaint.etcd.types import prefix_end
 
-        found = await self._read(cluster, prefix, prefix_end(prefix), limit=_MOST_LISTED)
-        rows = [
-            [
-                shown(kv.key[len(prefix) :]),
-                format_bytes(len(kv.value)),
-                str(kv.mod_revision),
-                str(kv.version),
-                str(self._examined(kv)[0]),
+        documents: list[dict[str, Any]] = []
+        count = 0
+        async for found in stored_key.pages(
+            cluster, prefix, most=_MOST_LISTED, timeout=self._timeout
+        ):
+            count = count or found.count
+            documents += [
+                {
+                    "name": shown(kv.key[len(prefix) :]),
+                    "size": len(kv.value),
+                    "revision": kv.mod_revision,
+                    "writes": kv.version,
+                    "form": str(examine(kv.value, kv.key)[0]),
+                }
+                for kv in found.kvs
             ]
-            for kv in found.kvs
-        ]
-        if not rows:
+        if not documents:
             return self._missing(prefix)
-        columns = ["NAME", "SIZE", "REVISION", "WRITES", "FORM"]
-        output.print_table(columns, rows, numbers=frozenset({"SIZE", "REVISION", "WRITES"}))
-        if found.more:
-            output.print_note(f"etcdmaint: the first {len(rows)} of {found.count}; use --namespace")
+        if self.style is not None:
+            write_document(documents, self.style)
+        else:
+            columns = [name.upper() for name in documents[0]]
+            rows = [[*map(str, each.values())] for each in documents]
+            for row, each in zip(rows, documents, strict=True):
+                row[1] = format_bytes(each["size"])
+            output.print_table(columns, rows, numbers=frozenset({"SIZE", "REVISION", "WRITES"}))
+        if len(documents) < count:
+            told = f"the first {len(documents)} of {count}; use --namespace"
+            output.print_note(f"etcdmaint: {told}")
         return 0
 
-    def _missing(self, key: bytes) -> int:
+    def _missing(self, key: bytes, advice: str = "") -> int:
         from etcdmaint.compression.resources import shown
 
-        output.print_note(f"etcdmaint: there is nothing at {shown(key)}")
+        output.print_note(f"etcdmaint: there is nothing at {shown(key)}{advice}")
         return NO_SUCH_KEY
 
     def _raw(self, kv: KeyValue) -> int:
@@ -240,25 +270,3 @@ class _Getting:
         if self.chain is None or found is None:
             return examine(kv.value, kv.key)[:2]
         return examine(kv.value, kv.key, self.chain.for_resource(*found).decrypt)[:2]
-
-    async def _revisions(self, cluster: ClusterClient, key: bytes) -> AsyncIterator[KeyValue]:
-        """From the newest back to the oldest that is left, or to where it was created."""
-        revision = 0
-        while True:
-            try:
-                found = await self._read(cluster, key, revision=revision)
-            except RevisionCompacted:
-                return
-            if not found.kvs:
-                return
-            yield found.kvs[0]
-            revision = found.kvs[0].mod_revision - 1
-            if not revision:
-                return
-
-    async def _read(
-        self, cluster: ClusterClient, key: bytes, end: bytes = b"", **options: int
-    ) -> RangeResult:
-        return await stored_key.read(
-            cluster, key, end, timeout=self.connection.command_timeout, **options
-        )
