@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from etcdmaint.api.defrag import EtcdDefrag, defrag_status
+from etcdmaint.api.metadata import is_dry_run
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.queue import RunQueue
@@ -81,6 +82,10 @@ def is_over(obj: Json) -> bool:
     return (defrag_status(obj).phase or Phase.NEW).terminal
 
 
+def _has_begun(obj: Json) -> bool:
+    return defrag_status(obj).phase is Phase.RUNNING
+
+
 @dataclass(frozen=True, slots=True)
 class DefragSurroundings:
     """Implements `defrag.run.Surroundings` for one EtcdDefrag."""
@@ -123,6 +128,9 @@ class DefragSurroundings:
 
     async def _look(self) -> Target:
         obj = await read_object(self.parts.api, self.ref)
+        annotations = obj["metadata"].get("annotations")
+        if is_dry_run(annotations) and not self.defrag.dry_run and not _has_begun(obj):
+            raise StopRequested("somebody has made it a dry run meanwhile")
         await self._may_act(obj)
         target = await self.parts.clusters.find(self.ref.namespace, self.defrag.spec.cluster_ref)
         paused = paused_by("this EtcdDefrag", obj) or target.paused
@@ -138,8 +146,7 @@ class DefragSurroundings:
                 f"the installed CRD of EtcdDefrag lacks {', '.join(missing)}: install ours and "
                 "create this EtcdDefrag again, or run the operator with --accept-older-crd",
             )
-        state = read_state(obj)
-        before = state.reason == _OLDER and state.phase is not Phase.RUNNING
+        before = read_state(obj).reason == _OLDER and not _has_begun(obj)
         if before and not self.parts.accept_older_crd:
             # A dryRun that was dropped then does not come back with the newer CRD.
             raise ClusterNotReady(

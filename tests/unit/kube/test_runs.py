@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from etcdmaint.api.defrag import parse_defrag
 from etcdmaint.defrag.queue import RunQueue
-from etcdmaint.defrag.run import Ending, NoInstrumentation, RunResult, Severity
+from etcdmaint.defrag.run import Ending, NoInstrumentation, Phase, RunResult, Severity
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import ClusterNotReady, StopRequested
 from etcdmaint.etcd.endpoint import AddressMap
@@ -172,6 +173,37 @@ async def test_the_stop_button_on_the_run_itself_is_read_at_each_look(api: Api) 
     told = (await around.look()).paused
     assert told is not None
     assert "this EtcdDefrag" in told
+
+
+async def test_a_run_that_waits_may_still_be_made_a_dry_run(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8: until it has begun; then there is the stop button."""
+    obj = api.put(ETCD_DEFRAGS, asked(status={"phase": "Pending"}))
+    dry: list[bool] = []
+
+    class Looking:
+        def __init__(self, request: Any, *, surroundings: DefragSurroundings, **__: Any) -> None:
+            dry.append(request.dry_run)
+            self.surroundings = surroundings
+
+        async def run(self, state: Any) -> RunResult:
+            obj["metadata"]["annotations"] = {"etcdmaint.io/dry-run": "true"}
+            try:
+                await self.surroundings.look()
+            except StopRequested:
+                return RunResult(state, Ending.STOPPED)
+            return RunResult(replace(state, phase=Phase.COMPLETE), Ending.DONE)
+
+    monkeypatch.setattr(runs, "Sweep", Looking)
+    await Runner(parts(api)).run(REF, Stop())
+    assert dry == [False, True]
+    obj["metadata"]["annotations"] = {}
+    around = surroundings(api, asked(status={"phase": "Running"}))
+    api.objects["etcddefrags", "ns", "now"]["metadata"]["annotations"] = {
+        "etcdmaint.io/dry-run": "true"
+    }
+    assert (await around.look()).seeds
 
 
 async def test_a_run_from_an_older_crd_stays_where_it_is_also_under_a_newer_one(api: Api) -> None:
