@@ -63,17 +63,18 @@ def parse(data: bytes, *, streamed: bool, mean: float) -> Answer:
 
     `mean` is the mean size of the entries that came before, in bytes. Raises DecodeError.
     """
-    if mean < WALK_BYTES:
-        if streamed:
-            message = pb.RangeStreamResponse.FromString(data).range_response
-        else:
-            message = pb.RangeResponse.FromString(data)
-        return _answer(_entries(message), message)
-    try:
-        entries, rest = _walk(data, streamed=streamed)
-    except IndexError:
-        raise DecodeError("the message ends too early") from None
-    return _answer(entries, pb.RangeResponse.FromString(rest))
+    if mean >= WALK_BYTES:
+        try:
+            entries, rest = _walk(data, streamed=streamed)
+            return _answer(entries, pb.RangeResponse.FromString(rest))
+        except (IndexError, DecodeError):
+            # Fields of a later release, perhaps, which protobuf's own parser passes by.
+            pass
+    if streamed:
+        message = pb.RangeStreamResponse.FromString(data).range_response
+    else:
+        message = pb.RangeResponse.FromString(data)
+    return _answer(_entries(message), message)
 
 
 def _answer(entries: list[Entry], message: Any) -> Answer:
@@ -110,6 +111,8 @@ def _walk(data: bytes, *, streamed: bool) -> tuple[list[Entry], bytes]:
     while position < end:
         start = position
         tag, position = data[position], position + 1
+        if tag > 127:
+            raise DecodeError("no field of a RangeResponse")
         if tag & 7 == 0:
             _, position = _varint(data, position)
         elif tag & 7 == 2:

@@ -84,6 +84,21 @@ def test_the_walk_refuses_fields_that_lie(tail: bytes) -> None:
         parse(tail, streamed=False, mean=float(WALK_BYTES))
 
 
+@pytest.mark.parametrize(
+    "field",
+    [b"\x3a\x02ab", b"\x38\x07", b"\x82\x01\x02ab", b"\x3d\0\0\0\0"],
+    ids=["bytes", "a number", "a field above 15", "a fixed number"],
+)
+def test_fields_of_a_later_release_are_passed_by(field: bytes) -> None:
+    """In a message and in an entry, whatever the size of the values."""
+    plain = message([Entry(b"k", b"v" * 300, 1, 2, 3, 4)], streamed=False)
+    kv = pb.KeyValue(key=b"k", value=b"v").SerializeToString() + field
+    for data in (plain + field, b"\x12" + bytes([len(kv)]) + kv):
+        wanted = parse(data, streamed=False, mean=0.0)
+        assert wanted.entries
+        assert parse(data, streamed=False, mean=float(WALK_BYTES)) == wanted
+
+
 def test_no_value_is_in_a_repr() -> None:
     """A22: tracebacks and logs show keys only."""
     entry = Entry(b"k", b"hunter2", 1, 1, 1, 0)
