@@ -20,12 +20,12 @@ from etcdmaint.compaction.election import (
     advertised,
     compact_physically,
 )
-from etcdmaint.errors import EtcdError, RevisionCompacted
+from etcdmaint.errors import EtcdError, RevisionCompacted, RPCTimeout
 from etcdmaint.etcd.types import Compare, PutOp, RangeOp, RangeResult
 from etcdmaint.etcd.watch import WatchBatch
 
 _EVERYTHING = (b"\0", b"\0")
-_TELLING = 2.0
+_TELLING = 10.0
 
 
 class Member(Store, Protocol):
@@ -94,7 +94,7 @@ async def read_compacted(member: Member, *, timeout: float | None = None) -> int
     """The revision to which this member is compacted, by its own word; 0 for not at all.
 
     Only a watcher that comes too late is told the revision (RPC Watch from revision 1), and only where
-    there is one to tell (RPC Range at revision 1 fails then).
+    there is one to tell (RPC Range at revision 1 fails then). Raises EtcdError.
     """
     try:
         await member.range(KEY, revision=1, timeout=timeout)
@@ -110,8 +110,8 @@ async def read_compacted(member: Member, *, timeout: float | None = None) -> int
     except RevisionCompacted as told:
         return told.compact_revision
     except TimeoutError:
-        return 0
-    return 0
+        pass
+    raise RPCTimeout("etcd does not say to which revision it is compacted")
 
 
 async def compact_now(

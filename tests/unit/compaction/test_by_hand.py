@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
-from etcdmaint.compaction.by_hand import is_told, publish
+from etcdmaint.compaction.by_hand import is_told, publish, read_compacted
+from etcdmaint.errors import RevisionCompacted, RPCTimeout
+from etcdmaint.etcd.types import RangeResult
+from etcdmaint.etcd.watch import WatchBatch
 
 from .kv import InMemoryStore
 
@@ -34,3 +41,28 @@ async def test_who_knows_more_is_left_alone() -> None:
     assert await is_told(store, 90)
     assert not await publish(store, 90)
     assert store.version == 1
+
+
+class Silent(InMemoryStore):
+    """Compacted, and never says how far."""
+
+    async def range(self, key: bytes, *_: object, **asked: object) -> RangeResult:
+        if asked.get("revision"):
+            raise RevisionCompacted("required revision has been compacted")
+        return await super().range(key)
+
+    @asynccontextmanager
+    async def watch(
+        self, key: bytes, *, start_revision: int = 0
+    ) -> AsyncIterator[AsyncIterator[WatchBatch]]:
+        yield self._nothing()
+
+    async def _nothing(self) -> AsyncIterator[WatchBatch]:
+        await asyncio.Event().wait()
+        yield WatchBatch(self.header)
+
+
+async def test_what_etcd_does_not_say_is_not_taken_for_nothing() -> None:
+    """C30: it is compacted, so 0 would be a lie."""
+    with pytest.raises(RPCTimeout, match="does not say"):
+        await read_compacted(Silent(revision=100), timeout=0.01)
