@@ -24,12 +24,12 @@ _GAP = "   "
 
 def print_document(document: Any, style: str) -> None:
     """Write a document as JSON or YAML to standard output."""
+    # What is not ASCII is escaped: a control character of 8 bits steers a terminal as well.
     if style == YAML:
         import yaml
 
-        yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=True, width=100)
+        yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=False, width=100)
         return
-    # What is not ASCII is escaped: a control character of 8 bits steers a terminal as well.
     json.dump(document, sys.stdout, indent=2, ensure_ascii=True)
     sys.stdout.write("\n")
 

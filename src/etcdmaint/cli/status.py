@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = "?"
 
+METRICS_SECONDS = 2.0
+"""A member's /metrics answer in milliseconds, if at all: a host that is gone is not waited for longer."""
+
 COLUMNS = (
     "MEMBER",
     "ID",
@@ -80,7 +83,9 @@ async def survey(connection: Connection) -> ClusterReport:
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(cluster.statuses(timeout))
             scrapes = {
-                member.id: group.create_task(cluster.metrics(member.id, timeout=timeout))
+                member.id: group.create_task(
+                    cluster.metrics(member.id, timeout=min(timeout, METRICS_SECONDS))
+                )
                 for member in cluster.members
             }
             read = group.create_task(_read_slot(cluster, timeout))

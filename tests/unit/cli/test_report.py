@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 import pytest
+import yaml
 
 from etcdmaint.cli import output, status
 from etcdmaint.cli.report import ClusterReport, Quota, as_document, build_report, quota_of
 from etcdmaint.defrag.health import Observation
 from etcdmaint.defrag.lock import SlotValue
-from etcdmaint.errors import EtcdError, NoLeader, RPCTimeout
+from etcdmaint.errors import EtcdError, NoLeader, PermissionDenied, RPCTimeout
+from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.metrics import MemberMetrics
-from etcdmaint.etcd.types import Header, Member, MemberStatus
+from etcdmaint.etcd.types import Header, Member, MemberStatus, RangeResult
 
 LEADER = Member(1, "etcd-0", client_urls=("http://a:2379",))
 FOLLOWER = Member(2, "etcd-1", client_urls=("http://b:2379",))
@@ -208,3 +212,84 @@ def test_yaml_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     output.print_document(document, output.YAML)
     assert yaml.safe_load(capsys.readouterr().out) == told == document
+
+
+class Voters:
+    """A cluster whose members answer a read of the slot in the way they are told."""
+
+    cluster_id = 1
+
+    def __init__(self, *answers: EtcdError | None) -> None:
+        self.members = tuple(Member(id=n, name=f"etcd-{n}") for n, _ in enumerate(answers, 1))
+        self._answers = answers
+        self.metrics_timeouts: list[float] = []
+
+    def client(self, member_id: int) -> Self:
+        self._asked = self._answers[member_id - 1]
+        return self
+
+    async def range(self, key: bytes, *, timeout: float) -> RangeResult:
+        if (failure := self._asked) is not None:
+            raise failure
+        return RangeResult(Header(1, 1))
+
+    async def statuses(self, timeout: float) -> dict[int, EtcdError]:
+        return {member.id: HANGING for member in self.members}
+
+    async def metrics(self, member_id: int, timeout: float) -> None:
+        self.metrics_timeouts.append(timeout)
+
+    def endpoint(self, member_id: int) -> Endpoint:
+        return Endpoint("a")
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A connection that is there already."""
+
+    cluster: Voters
+    command_timeout: float = 60.0
+
+    async def open(self) -> Voters:
+        return self.cluster
+
+
+DENIED = PermissionDenied("denied")
+
+
+@pytest.mark.parametrize(
+    ("answers", "known", "read"),
+    [
+        ((HANGING, None), True, True),
+        ((HANGING, HANGING), False, False),
+        ((DENIED, HANGING), False, True),
+        ((HANGING, DENIED), False, True),
+    ],
+)
+async def test_one_linearizable_read_tells_of_the_slot_and_of_reads(
+    answers: tuple[EtcdError | None, ...], known: bool, read: bool
+) -> None:
+    """H2, D60: whoever answers; and a refusal for lack of rights is an answer."""
+    cluster = Voters(*answers)
+    report = await status.survey(Opened(cluster))  # type: ignore[arg-type]
+    assert (report.slot_error is None) is known
+    assert (report.read_error is None) is read
+    assert cluster.metrics_timeouts == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("style", [output.JSON, output.YAML])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_document_can_be_read_back_whatever_the_terminal_can_show(
+    style: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding=encoding, errors="backslashreplace")
+    monkeypatch.setattr("sys.stdout", stdout)
+    output.print_document({"name": "\u00e9tcd \U0001f600"}, style)
+    stdout.flush()
+    text = written.getvalue().decode(encoding)
+    read = json.loads if style == output.JSON else yaml.safe_load
+    assert read(text) == {"name": "\u00e9tcd \U0001f600"}
