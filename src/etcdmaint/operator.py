@@ -114,7 +114,7 @@ async def run_operator(options: OperatorOptions) -> int:
     access = await load_access(str(options.kubeconfig or ""))
     async with AsyncExitStack() as stack:
         operator = Operator(options, access, lease_timing, address_map)
-        stack.push_async_callback(operator.api.close)
+        stack.push_async_callback(operator.close)
         app = application(operator.registry, operator.live, operator.ready)
         port = await stack.enter_async_context(serving(app, options.listen_address))
         log.info("serves probes and metrics", extra={"port": port, "version": _version()})
@@ -147,9 +147,12 @@ class Operator:
             lease_name=options.lease_name,
             max_concurrent_runs=options.max_concurrent_runs,
         )
-        self.api = KubeApi(access, observer=KubernetesRequests(self.registry), clock=self._clock)
+        requests = KubernetesRequests(self.registry)
+        self._api = KubeApi(access, observer=requests, clock=self._clock)
+        # Connections of its own: a hundred requests that hang must not cost us the Lease.
+        self._lease_api = KubeApi(access, observer=requests, clock=self._clock)
         self._elector = Elector(
-            KubeLeaseStore(self.api, options.lease_namespace, options.lease_name),
+            KubeLeaseStore(self._lease_api, options.lease_namespace, options.lease_name),
             namespace=options.lease_namespace,
             name=options.lease_name,
             identity=self._identity,
@@ -161,7 +164,7 @@ class Operator:
         self._build_probes()
 
     def _build_parts(self, fence: Fence, address_map: AddressMap) -> None:
-        options, api, clock = self._options, self.api, self._clock
+        options, api, clock = self._options, self._api, self._clock
         rpcs = EtcdRpcs(self.registry)
         clusters = Clusters(api, address_map, options.namespaces)
         self._events = EventSink(api, clock, instance=self._identity)
@@ -245,9 +248,15 @@ class Operator:
         return f"nothing works on an unfinished EtcdDefrag since {longest:.0f} s"
 
     def _unreachable(self) -> str | None:
-        if self.api.reachable:
+        # Leader and standby ask for the Lease all the time, and for nothing else whatever happens.
+        if self._lease_api.reachable:
             return None
         return "the Kubernetes API does not answer"
+
+    async def close(self) -> None:
+        """Close the connections to the Kubernetes API."""
+        await self._api.close()
+        await self._lease_api.close()
 
     async def run(self) -> int:
         """Stand by, lead, and end."""
