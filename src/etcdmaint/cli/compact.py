@@ -203,13 +203,20 @@ def _tell(held: Round, state: State) -> int:
     if held.error is not None:
         output.print_note(f"etcdmaint: {sentence(held.error)}")
         return code_for(held.error)
+    if held.new_world:
+        output.print_note(
+            f"etcdmaint: etcd was at revision {state.revision} before and is younger now, restored "
+            "perhaps: nothing was compacted; begin again"
+        )
+        return ExitCode.FAILED
+    other = f"went first and compacts to revision {held.revision}"
+    if not held.revision:
+        other = "has changed or deleted the key meanwhile"
     said = {
         Result.WON: f"won: compacted to revision {held.revision}",
         Result.ALREADY_COMPACTED: f"won: revision {held.revision} had been compacted already",
         Result.RAW: f"NOSPACE is armed: compacted to revision {held.revision} without the election",
-        Result.LOST: (
-            f"lost: somebody else went first and compacts to revision {held.revision}; nothing to do"
-        ),
+        Result.LOST: f"lost: somebody else {other}; nothing to do",
         Result.BOOTSTRAP: f"nothing to compact at revision {state.revision}",
     }
     output.print_line(said.get(held.result, held.result))
