@@ -29,7 +29,7 @@ from etcdmaint.defrag.run import Outcome
 
 folder = Path(sys.argv.pop(1))
 
-class Held(progress.PlainProgress):
+class Held(progress.Progress):
     def turn(self, turn):
         super().turn(turn)
         if turn.row.outcome is Outcome.PENDING:

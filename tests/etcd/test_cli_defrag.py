@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etcdmaint.cli.progress import PlainProgress
+from etcdmaint.cli.progress import Progress
 from etcdmaint.defrag import versions
 from etcdmaint.defrag.run import Severity
 from tests.controlplane.etcd import EtcdCluster
@@ -140,14 +140,14 @@ def test_waiting_outlasts_a_member_that_comes_back(
     gone = cluster.followers()[0]
     gone.stop()
     back = threading.Thread(target=gone.start)
-    tell = PlainProgress.event
+    tell = Progress.event
 
-    def event(self: PlainProgress, severity: Severity, reason: str, message: str) -> None:
+    def event(self: Progress, severity: Severity, reason: str, message: str) -> None:
         tell(self, severity, reason, message)
         if reason == "DefragDeferred" and back.ident is None:
             back.start()
 
-    monkeypatch.setattr(PlainProgress, "event", event)
+    monkeypatch.setattr(Progress, "event", event)
     said = etcdmaint("defrag", endpoints(cluster), "--all", "--wait=30s", "--command-timeout=1s")
     assert back.ident is not None, said.everything
     back.join()

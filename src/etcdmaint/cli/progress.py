@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from etcdmaint.cli.exits import one_line
 from etcdmaint.clock import Clock
@@ -29,38 +29,12 @@ _NOT_WAITING = frozenset(
 _LOOKING = "looking at the cluster"
 
 
-class Progress(Protocol):
-    """The sweep's Audience, and what the command itself has to say."""
+class Progress:
+    """The sweep's Audience, in plain lines: one for each thing that happens, and a sign of life now and
+    then in a long turn.
 
-    def event(self, severity: Severity, reason: str, message: str) -> None:
-        """One sentence for each transition."""
-
-    def turn(self, turn: MemberTurn) -> None:
-        """A member's turn begins or has ended."""
-
-    def state(self, state: RunState) -> None:
-        """The record has changed."""
-
-    def say(self, text: str) -> None:
-        """A sentence of the command's own."""
-
-    def tick(self) -> None:
-        """Called again and again while the run goes on."""
-
-    def close(self) -> None:
-        """The run is over, or is left."""
-
-    @property
-    def current(self) -> MemberTurn | None:
-        """The member in flight."""
-
-    @property
-    def interval(self) -> float:
-        """Seconds between ticks."""
-
-
-class PlainProgress:
-    """A line for each thing that happens, and a sign of life now and then in a long turn."""
+    `interval` is in seconds between ticks, `current` the member in flight.
+    """
 
     interval = 10.0
 
@@ -93,7 +67,7 @@ class PlainProgress:
             print(one_line(text), file=sys.stderr, flush=True)
 
     def tick(self) -> None:
-        """A sign of life."""
+        """A sign of life; called again and again while the run goes on."""
         if self.current is not None:
             elapsed = self._clock.monotonic() - self._began
             self.say(f"{self.current.row.name}: {elapsed_text(self.current, elapsed)}")
@@ -102,7 +76,7 @@ class PlainProgress:
         """Nothing to tidy up."""
 
 
-class LiveProgress(PlainProgress):
+class LiveProgress(Progress):
     """The same lines, and below them one that shows what goes on right now."""
 
     interval = 0.125
@@ -161,7 +135,7 @@ class LiveProgress(PlainProgress):
 def open_progress(clock: Clock) -> Progress:
     """What fits to where standard error goes: a line can only live where the cursor can be moved."""
     vivid = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    return LiveProgress(clock) if vivid else PlainProgress(clock)
+    return LiveProgress(clock) if vivid else Progress(clock)
 
 
 def beginning(turn: MemberTurn) -> str:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from etcdmaint.cli.output import print_table
-from etcdmaint.cli.progress import LiveProgress, PlainProgress, open_progress
+from etcdmaint.cli.progress import LiveProgress, Progress, open_progress
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.run import (
     IN_FLIGHT,
@@ -76,7 +76,7 @@ def test_plain_lines_tell_size_expectation_and_what_comes_next(
 ) -> None:
     """Issue 3, section 4: which member, its size, elapsed against expected, what happens next."""
     watch = Watch()
-    progress = PlainProgress(watch)
+    progress = Progress(watch)
     progress.turn(TURN)
     assert progress.current == TURN
     watch.seconds += 10
@@ -97,7 +97,7 @@ def test_plain_lines_tell_size_expectation_and_what_comes_next(
 
 
 def test_the_last_turn_is_followed_by_the_alarms(capsys: pytest.CaptureFixture[str]) -> None:
-    PlainProgress(Watch()).turn(replace(TURN, position=3))
+    Progress(Watch()).turn(replace(TURN, position=3))
     assert "then the alarms are looked at and the run is over" in capsys.readouterr().err
 
 
@@ -122,12 +122,12 @@ def test_the_last_turn_is_followed_by_the_alarms(capsys: pytest.CaptureFixture[s
 def test_a_turn_that_went_otherwise_says_how(
     row: MemberRow, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    PlainProgress(Watch()).turn(replace(TURN, row=row))
+    Progress(Watch()).turn(replace(TURN, row=row))
     assert capsys.readouterr().err == line + "\n"
 
 
 def test_events_are_told_once_and_warnings_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = PlainProgress(Watch())
+    progress = Progress(Watch())
     progress.event(Severity.NORMAL, "LeadershipTransferred", "leadership moved")
     progress.event(Severity.WARNING, "DefragDeferred", "etcd-2 is away")
     progress.event(Severity.NORMAL, "MemberDefragmented", "its turn says so already")
@@ -137,7 +137,7 @@ def test_events_are_told_once_and_warnings_are_marked(capsys: pytest.CaptureFixt
 
 def test_plain_progress_is_used_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     progress = open_progress(SystemClock())
-    assert type(progress) is PlainProgress
+    assert type(progress) is Progress
     progress.state(RunState(reason="Queued", message="waits"))
     progress.close()
     assert capsys.readouterr().err == ""
@@ -175,7 +175,7 @@ def test_a_terminal_that_has_gone_away_does_not_stop_the_run(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("sys.stderr", Gone())
-    PlainProgress(Watch()).turn(TURN)
+    Progress(Watch()).turn(TURN)
 
 
 def live(watch: Watch) -> tuple[LiveProgress, io.StringIO]:

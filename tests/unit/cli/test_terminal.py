@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from etcdmaint.cli.interruption import Interruption
-from etcdmaint.cli.progress import PlainProgress
+from etcdmaint.cli.progress import Progress
 from etcdmaint.cli.terminal import MemoryJournal, ProcessFence, TerminalSurroundings
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.process import is_dead
@@ -67,7 +67,7 @@ async def test_the_first_ctrl_c_asks_to_stop_and_the_work_goes_on_to_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     surroundings = TerminalSurroundings(TARGET)
-    progress = PlainProgress(SystemClock())
+    progress = Progress(SystemClock())
     progress.turn(TURN)
 
     async def work() -> str:
@@ -92,7 +92,7 @@ async def test_sigterm_and_a_closed_terminal_are_like_the_first_ctrl_c(
         os.kill(os.getpid(), number)
         await surroundings.nap(1000)
 
-    async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
+    async with Interruption(surroundings, Progress(SystemClock())) as interruption:
         await interruption.guard(work())
     assert "stopping before the next member" in capsys.readouterr().err
 
@@ -111,7 +111,7 @@ async def test_a_closed_terminal_is_one_wish_however_often_it_is_told(
         await asyncio.sleep(0.05)
         return "finished"
 
-    async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
+    async with Interruption(surroundings, Progress(SystemClock())) as interruption:
         assert await interruption.guard(work()) == "finished"
 
 
@@ -124,7 +124,7 @@ async def test_nohup_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
         await surroundings.nap(0.05)
 
     try:
-        async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
+        async with Interruption(surroundings, Progress(SystemClock())) as interruption:
             await interruption.guard(work())
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -135,7 +135,7 @@ async def test_the_second_ctrl_c_leaves_and_says_what_is_still_running(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surroundings = TerminalSurroundings(TARGET)
-    progress = PlainProgress(SystemClock())
+    progress = Progress(SystemClock())
     progress.turn(TURN)
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("there was time to let go"))
 
@@ -158,7 +158,7 @@ async def test_an_error_of_the_work_is_not_swallowed() -> None:
 
     surroundings = TerminalSurroundings(TARGET)
     with pytest.raises(ExceptionGroup) as caught:
-        async with Interruption(surroundings, PlainProgress(SystemClock())) as interruption:
+        async with Interruption(surroundings, Progress(SystemClock())) as interruption:
             await interruption.guard(work())
     assert caught.value.subgroup(SlotHeld) is not None
 
@@ -168,7 +168,7 @@ def test_a_sweep_that_does_not_let_go_is_left_all_the_same() -> None:
     script = textwrap.dedent("""
         import asyncio, os, signal
         from etcdmaint.cli import interruption
-        from etcdmaint.cli.progress import PlainProgress
+        from etcdmaint.cli.progress import Progress
         from etcdmaint.cli.terminal import TerminalSurroundings
         from etcdmaint.clock import SystemClock
         from etcdmaint.defrag.run import Target
@@ -187,7 +187,7 @@ def test_a_sweep_that_does_not_let_go_is_left_all_the_same() -> None:
 
         async def main():
             surroundings = TerminalSurroundings(Target(seeds=()))
-            progress = PlainProgress(SystemClock())
+            progress = Progress(SystemClock())
             async with interruption.Interruption(surroundings, progress) as guard:
                 await guard.guard(stubborn())
 
