@@ -195,6 +195,12 @@ def _render(
             continue
         if set(entry) - known:
             found.append(Problem(0, path, f"unknown field; there are {', '.join(sorted(known))}"))
+        # YAML has more, such as dates, which no JSON can hold.
+        found += [
+            Problem(0, f"{path}.{name}", "must be a number or a text")
+            for name in ("minSize", "rewrite")
+            if not isinstance(entry.get(name), str | int | float | None)
+        ]
         written.append(
             rendering.Entry(
                 tuple(map(str, names)),

@@ -180,3 +180,16 @@ def test_an_object_with_faults_is_not_rendered_and_they_are_told_by_its_own_line
     assert etcdmaint("storage", "render", str(file)).code == 2
     file.write_text(POLICY)
     assert "etcdmaint.io" in one_sentence(etcdmaint("storage", "render", str(file)))
+
+
+@pytest.mark.parametrize("value", ["2024-01-01", "[1]", "{a: b}", "2024-01-01T00:00:00Z"])
+@pytest.mark.parametrize("name", ["minSize", "rewrite"])
+def test_what_no_json_can_hold_is_a_fault_of_the_file(
+    etcdmaint: CommandLine, file: Path, name: str, value: str
+) -> None:
+    """YAML has dates, and more; nothing of that is a fault of ours."""
+    file.write_text(f"{OBJECT}      {name}: {value}\n")
+    for command in ("validate", "render"):
+        said = etcdmaint("storage", command, str(file))
+        assert said.code == 1
+        assert f".{name}: must be a number or a text" in said.everything, said.everything
