@@ -38,9 +38,9 @@ def is_unfinished(status: Mapping[str, Any], **_: object) -> bool:
     return status.get("phase") not in _OVER
 
 
-def has_member_at_stake(body: kopf.Body, **_: object) -> bool:
-    """The filter of what is done before a deleted object goes. Also the one reason to keep it."""
-    return member_at_stake(body)
+def is_deleted_too_early(body: kopf.Body, **_: object) -> bool:
+    """The filter of what is done before a deleted object goes; also the one reason to keep it."""
+    return bool(body.metadata.get("deletionTimestamp")) and member_at_stake(body)
 
 
 def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventory) -> None:
@@ -56,7 +56,7 @@ def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventor
 
     # kopf begins no daemon for an object that it finds deleted. The operator may have been down then,
     # with a member in flight.
-    @kopf.on.delete(*_KIND, id="settle", registry=registry, when=has_member_at_stake)
+    @kopf.on.delete(*_KIND, id="settle", registry=registry, when=is_deleted_too_early)
     async def settle(name: str, namespace: str | None, uid: str, **_: object) -> None:
         if not await runs.settle(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid)):
             await (

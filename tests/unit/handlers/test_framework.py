@@ -145,8 +145,10 @@ async def test_a_deleted_run_stays_only_while_a_member_of_it_is_at_stake(
     defrag.register(registry, runs, RunInventory())
     handler = handlers_of(registry, "_changing")["settle"]
     row = {"name": "m1", "outcome": outcome, "reason": reason}
-    body = kopf.Body({"status": {"phase": phase, "members": [row]}})
-    assert handler.when(body=body, status=body.status) is at_stake
+    status = {"phase": phase, "members": [row]}
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert handler.when(body=kopf.Body({"metadata": deleted, "status": status})) is at_stake
+    assert not handler.when(body=kopf.Body({"metadata": {}, "status": status}))
     await handler.fn(name="now", namespace="ns", uid="u")
     assert runs.ran == ["settle ns/now"]
     runs.settles = False
