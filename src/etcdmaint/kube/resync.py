@@ -106,7 +106,7 @@ class Resync:
                 await self._retire()
                 await self._find_orphans()
             except KubeError as error:
-                log.warning("cannot delete", extra={"error": str(error)})
+                log.warning("cannot look after runs", extra={"error": str(error)})
             await self._clock.sleep(self._pause())
 
     def _pause(self) -> float:
