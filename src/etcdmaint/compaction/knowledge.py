@@ -98,7 +98,6 @@ class Knowledge:
         self.key_version = 0
         self.error: EtcdmaintError | None = None
         self._key_revision = 0
-        self._own_version = 0
         self._own_revision = 0
         self._changes: list[tuple[int, int]] = []
         self._informed = False
@@ -156,15 +155,14 @@ class Knowledge:
         self._last_result, self.error = held.result, held.error
         self._nospace = held.nospace
         if held.new_world:
-            self.revision = self.key_version = self._key_revision = self._own_version = 0
-            self._own_revision, self._informed = 0, False
+            self.revision = self.key_version = self._key_revision = self._own_revision = 0
+            self._informed = False
             self.begin(self.interval)
         found = not self._informed and not held.swapped
         self._informed = self._informed or held.key_revision > 0
         self._note_key(held.state.version, held.key_revision, found=found)
         if held.swapped and not held.new_world:
-            self._own_version, self._own_revision = held.state.version, held.key_revision
-            self._won_at = self._clock.now()
+            self._own_revision, self._won_at = held.key_revision, self._clock.now()
         proven = held.result in (Result.WON, Result.RAW, Result.ALREADY_COMPACTED)
         self._note_cut(held.revision, proven=proven, found=found)
 
@@ -192,7 +190,8 @@ class Knowledge:
     def _judge_winner(self) -> None:
         # The watch may tell of our own swap before its answer has come.
         if not self._in_round:
-            self._won_last = self.key_version == self._own_version if self.key_version else None
+            own = self._key_revision == self._own_revision
+            self._won_last = own if self.key_version else None
 
     def _note_change(self, key_revision: int, cut: int) -> None:
         self._changes.append((key_revision, cut))

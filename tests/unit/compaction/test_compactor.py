@@ -327,6 +327,18 @@ async def test_its_own_round_is_known_for_its_own() -> None:
         assert compactor.view().won_last is False
 
 
+async def test_a_version_that_coincides_is_not_its_own() -> None:
+    """C17, C30: the key was deleted and made anew by somebody else."""
+    store = WatchedStore(revision=41)
+    async with compacting(store) as (compactor, clock, _, _counted):
+        await clock.advance(INTERVAL)
+        assert (compactor.view().clock, compactor.view().won_last) == (1, True)
+        store.tell(None)
+        store.tell(b"1")
+        await settle()
+        assert (compactor.view().clock, compactor.view().won_last) == (1, False)
+
+
 async def test_its_own_round_is_never_taken_for_anothers_meanwhile() -> None:
     """C30: the watch tells of the swap while the answer to it is still on its way."""
     store = WatchedStore(revision=41)
