@@ -111,6 +111,7 @@ def measure(folder: Path, urls: list[str], runs: int, what: str) -> list[str]:
         make_runs(plane, "bench", runs, len(urls))
 
         def waiting() -> bool:
+            assert operator.server.running, "the operator ended; its log says why"
             items = plane.api.request("GET", path_of("etcddefrags", "bench"))["items"]
             return all(item.get("status", {}).get("phase") == "Pending" for item in items)
 
