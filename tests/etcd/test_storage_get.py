@@ -32,6 +32,7 @@ KEYS = {
     b"/registry/configmaps/default/checksum": objects.DAMAGED_CHECKSUM,
     b"/registry/configmaps/default/newer": objects.NEWER,
     b"/registry/configmaps/default/malformed": objects.MALFORMED,
+    b"/registry/configmaps/default/empty": b"",
     b"/registry/configmaps/default/hostile": b'{"kind":"A\\u001b[2J","metadata":{}}',
 }
 
@@ -103,6 +104,7 @@ def test_a_secret_is_shown_only_to_those_who_insist(
     ("resource", "name", "code"),
     [
         ("configmaps", "checksum", 10),
+        ("configmaps", "empty", 10),
         ("configmaps", "newer", 11),
         ("configmaps", "malformed", 12),
         ("secrets", "e", 13),
@@ -112,7 +114,7 @@ def test_what_cannot_be_read_is_told_by_its_exit_code(
     cluster: EtcdCluster, etcdmaint: CommandLine, resource: str, name: str, code: int
 ) -> None:
     """R85 to R90."""
-    assert get(etcdmaint, cluster, resource, name, "-n", "default", code=code)["size"]
+    assert "size" in get(etcdmaint, cluster, resource, name, "-n", "default", code=code)
 
 
 def test_what_is_not_there_is_told(cluster: EtcdCluster, etcdmaint: CommandLine) -> None:
@@ -130,6 +132,7 @@ def test_a_list_names_keys_and_forms(cluster: EtcdCluster, etcdmaint: CommandLin
     assert [line.split()[0] for line in said.out.splitlines()] == [
         "NAME",
         "checksum",
+        "empty",
         "framed",
         "hostile",
         "malformed",
@@ -224,7 +227,7 @@ def test_what_was_deleted_is_in_its_history(
 
 def test_a_list_is_for_programs_too(cluster: EtcdCluster, etcdmaint: CommandLine) -> None:
     found = get(etcdmaint, cluster, "configmaps", "-n", "default")
-    assert [each["name"] for each in found][:2] == ["checksum", "framed"]
+    assert [each["name"] for each in found][:2] == ["checksum", "empty"]
     assert found[0]["form"] == "checksum mismatch"
 
 

@@ -1,4 +1,4 @@
-"""Exit codes of the storage commands, for a whole etcd: of several findings the lowest number."""
+"""Exit codes of the storage commands that read an etcd: of several findings the lowest number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ _CODES = {
     Content.UNDECRYPTABLE: CORRUPT,
     Content.NEWER: NEWER,
     Content.MALFORMED: MALFORMED,
+    Content.ENCRYPTED: NO_KEY,
 }
+
+
+def code_of_value(content: Content, *, located: bool) -> int:
+    """For one value, under the key of an object if `located`; 0 where it can be read."""
+    if located and content in (Content.OPAQUE, Content.EMPTY):
+        return CORRUPT
+    return _CODES.get(content, 0)
 
 
 def code_of(census: Census, *, with_keys: bool) -> int:
@@ -25,10 +33,6 @@ def code_of(census: Census, *, with_keys: bool) -> int:
     found = set()
     for row in census.rows.values():
         for form in row.forms:
-            if form.content in _CODES:
-                found.add(_CODES[form.content])
-            elif form.content is Content.ENCRYPTED and with_keys:
-                found.add(NO_KEY)
-            elif row.located and form.content in (Content.OPAQUE, Content.EMPTY):
-                found.add(CORRUPT)
-    return min(found, default=0)
+            if with_keys or form.content is not Content.ENCRYPTED:
+                found.add(code_of_value(form.content, located=row.located))
+    return min(found - {0}, default=0)

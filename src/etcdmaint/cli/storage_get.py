@@ -16,7 +16,7 @@ import click
 from etcdmaint.cli import output, stored_key
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.scanning import opened, resource_named, run
-from etcdmaint.cli.storage_codes import CORRUPT, MALFORMED, NEWER, NO_KEY, NO_SUCH_KEY
+from etcdmaint.cli.storage_codes import NO_SUCH_KEY, code_of_value
 from etcdmaint.cli.stored_document import document_of, may_be_secret, write_document
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes
@@ -247,18 +247,11 @@ class _Getting:
 
     def _document(self, kv: KeyValue) -> tuple[dict[str, Any], int]:
         """The object, or why it cannot be shown, and the exit code for that."""
-        from etcdmaint.compression.contents import Content
         from etcdmaint.compression.stored_value import identify
 
         form, plaintext = self._examined(kv)
-        code = {
-            Content.CHECKSUM: CORRUPT,
-            Content.ENVELOPE: CORRUPT,
-            Content.UNDECRYPTABLE: CORRUPT,
-            Content.NEWER: NEWER,
-            Content.MALFORMED: MALFORMED,
-            Content.ENCRYPTED: NO_KEY,
-        }.get(form.content, 0)
+        located = self.keyspace.resource(kv.key) is not None
+        code = code_of_value(form.content, located=located)
         if plaintext is None:
             return {"form": str(form), "size": len(kv.value)}, code
         return document_of(plaintext, identify(plaintext), hide=self._hidden(kv)), code
