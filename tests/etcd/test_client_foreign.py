@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
@@ -516,3 +520,30 @@ async def test_a_client_that_is_closed_while_it_connects_says_so_at_once() -> No
         with pytest.raises(errors.MemberUnreachable, match="this client is closed"):
             async with asyncio.timeout(10):
                 await calling
+
+
+@pytest.mark.parametrize("first", ["etcd.cluster", "etcd.client", "compression.encryption.kms"])
+def test_grpc_is_quiet_whichever_module_is_imported_first(first: str) -> None:
+    script = """
+        import asyncio, importlib, sys
+        importlib.import_module(f"etcdmaint.{sys.argv[1]}")
+        from grpc import aio
+
+        async def main():
+            async with aio.insecure_channel("127.0.0.1:1") as channel:
+                try:
+                    await channel.unary_unary("/a/b")(b"", metadata=(("token", "not\\nvalid"),))
+                except Exception:
+                    print("refused")
+
+        asyncio.run(main())
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), first],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("refused\n", "")

@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterator
-
-# gRPC writes to stderr by itself; its own variable still switches that on.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc import aio
