@@ -176,11 +176,11 @@ class Rescue:
     async def _heal(self, link: Link, keep: float) -> Rescued:
         if await self._armed(link):
             await self._sweep("what can be given back at once", self._request.rule)
-        if await self._armed(link):
-            await self._cut_history(link, keep)
+        if await self._armed(link) and await self._cut_history(link, keep):
             await self._sweep("every member, for what the history took", Rule(all=True))
         if still := await self._armed(link):
-            told = "; ".join(self._sweeps[-1].state.notes) or f"NOSPACE is still armed for {still}"
+            notes = [note for result in self._sweeps[-1:] for note in result.state.notes]
+            told = "; ".join(notes) or f"NOSPACE is still armed for {still}"
             return self._ended(Ending.ALARM_LEFT, told)
         client = link.client()
         compacted = await self._history.compacted(client)
@@ -196,17 +196,14 @@ class Rescue:
             return rescued
         return replace(rescued, prefixes=tuple(prefixes))
 
-    async def _cut_history(self, link: Link, keep: float) -> None:
-        """Note the head, wait, compact to it on every member."""
-        cluster = link.cluster
-        await cluster.refresh()
-        voters = [cluster.client(m.id) for m in cluster.members if not m.is_learner]
-        found = await voters[0].range(b"\0", timeout=self._timing.rpc_timeout)
-        head = found.header.revision
-        if await self._history.compacted(voters[0]) >= head:
+    async def _cut_history(self, link: Link, keep: float) -> bool:
+        """Note the head, wait, compact to it on every member; False where it has become needless."""
+        client = link.client()
+        head = (await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision
+        if await self._history.compacted(client) >= head:
             self._witness.say(f"history is cut at revision {head} already")
             self._compacted = head
-            return
+            return True
         if keep:
             self._witness.say(
                 f"that was not enough: history up to revision {head} will be dropped in "
@@ -216,9 +213,15 @@ class Rescue:
                 keep, f"history up to revision {head} is dropped"
             ):
                 raise _Over(Ending.STOPPED, "stopped before any history was dropped")
+            if not await self._armed(link):
+                self._witness.say("somebody has disarmed NOSPACE meanwhile: no history is dropped")
+                return False
         self._witness.say(f"compacting to revision {head}, on every member")
+        cluster = link.cluster
+        voters = [cluster.client(m.id) for m in cluster.members if not m.is_learner]
         await self._history.compact(voters, head)
         self._compacted = head
+        return True
 
     async def _sweep(self, what: str, rule: Rule) -> None:
         self._witness.say(f"defragmenting {what}")

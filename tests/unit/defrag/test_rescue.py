@@ -34,6 +34,7 @@ class Witnessed:
     told: int = 0
     holder_after: str = ""
     """Who takes the cluster's lock once history is cut."""
+    healed_meanwhile: bool = False
     said: list[str] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
 
@@ -59,6 +60,8 @@ class Witnessed:
 
     async def count_down(self, seconds: float, what: str) -> bool:
         self.waited.append(seconds)
+        if self.healed_meanwhile:
+            self.world.set_nospace(False)
         return True
 
 
@@ -176,6 +179,18 @@ class TestTheSteps:
 
         timeless(main(False, 0, []))
         timeless(main(True, HEAD, [5.0]))
+
+    def test_history_that_need_not_go_any_more_is_kept(self) -> None:
+        """D40: five minutes are long enough for somebody else to heal it."""
+
+        async def main() -> None:
+            world = full(live=True)
+            seen = Witnessed(world, healed_meanwhile=True)
+            assert (await heal(world, seen)).ending is Ending.DONE
+            assert (seen.cut, seen.waited) == (0, [5.0])
+            assert all(member.asked == 0 for member in world.members.values())
+
+        timeless(main())
 
     def test_the_last_is_made_up_for_where_it_was_killed_before_it(self) -> None:
         """D2: NOSPACE is disarmed, but API servers believe in history that is gone."""
