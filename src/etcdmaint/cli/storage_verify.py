@@ -106,7 +106,7 @@ def verify_downgrade(
                 f"the revision was compacted away {_ATTEMPTS} times: verify one --resource after "
                 "the other, or with a higher --limit-rate"
             )
-        _write(faults, findings, verification.revision, style)
+        _write(faults, findings, verification, style)
         for note in verification.notes():
             output.print_note(f"etcdmaint: {note}")
         verified = not faults and all(finding.verified for finding in findings)
@@ -235,7 +235,10 @@ class _Verification:
         return self._asked.decrypt_for(self._chain)(group, resource)
 
 
-def _write(faults: list[str], findings: tuple[Finding, ...], revision: int, style: str) -> None:
+def _write(
+    faults: list[str], findings: tuple[Finding, ...], verification: _Verification, style: str
+) -> None:
+    revision = verification.revision
     verified = not faults and all(finding.verified for finding in findings)
     if style == output.JSON:
         document = {
@@ -271,6 +274,7 @@ def _write(faults: list[str], findings: tuple[Finding, ...], revision: int, styl
     for fault in faults:
         output.print_line(f"Refused: {fault}.")
     if verified:
-        output.print_line(f"Verified at revision {revision}: no frame is left.")
+        only = f" of {', '.join(verification.resources)}" if verification.resources else ""
+        output.print_line(f"Verified at revision {revision}: no frame{only} is left.")
     else:
         output.print_line("NOT VERIFIED: do not downgrade.")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from etcdmaint.compression.census import Census, Row
+from etcdmaint.compression.census import OTHERS, Census, Row
 from etcdmaint.compression.contents import FRAMED, Content
 from etcdmaint.compression.policy import FIRST_READER, Policy
 from etcdmaint.compression.resources import INTERNAL, named
@@ -132,6 +132,8 @@ def judge(
 def faults_of(row: Row) -> tuple[str, ...]:
     """What is wrong with a resource whatever the API server says of it."""
     faults = []
+    if row.name == OTHERS:
+        faults.append("these are of more resources than are told apart")
     if frames := row.of(*FRAMED).values:
         faults.append(f"{frames} are frames")
     # Under a key of nobody too: it may belong to a resource that is newer than we are.

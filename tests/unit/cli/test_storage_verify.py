@@ -113,6 +113,15 @@ def test_a_clean_etcd_is_verified_at_one_revision(etcd: Etcd, verified: Verified
     }
 
 
+def test_what_was_not_looked_at_is_not_claimed(
+    etcd: Etcd, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etcdmaint = CommandLine(capsys, monkeypatch)
+    assert "no frame is left." in etcdmaint("storage", "verify-downgrade").out
+    said = etcdmaint("storage", "verify-downgrade", "--resource=pods")
+    assert "no frame of pods is left." in said.out
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("who", ["etcd", "the API server"])
 def test_a_revision_that_is_compacted_away_again_and_again_is_not_verified(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from etcdmaint.compression.census import Census
+from etcdmaint.compression import census as census_module
+from etcdmaint.compression.census import OTHERS, Census
 from etcdmaint.compression.policy import Policy, Stage
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.verification import ApiServer, Finding, fleet_faults, judge
@@ -96,6 +97,12 @@ def test_what_is_encrypted_under_a_key_of_nobody_is_no_proof() -> None:
     value = b"k8s:enc:aesgcm:v1:k:x"
     found = judge(census(entry(b"/registry/strange/other", value)), LISTED)
     assert faults(found) == {"/registry/strange/": ("1 are encrypted and were not looked into",)}
+
+
+def test_what_is_beyond_the_bound_of_a_count_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census_module, "_MOST_ROWS", 3)
+    found = judge(census(entry(b"/registry/a.b/c/d/e", objects.JSON)), LISTED)
+    assert faults(found) == {OTHERS: ("these are of more resources than are told apart",)}
 
 
 def policy(algorithm: str) -> Policy:
