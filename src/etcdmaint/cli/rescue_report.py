@@ -12,7 +12,9 @@ from etcdmaint.quantities import format_bytes, format_duration
 
 def refuse(findings: Findings) -> int:
     """Say why it does not begin; the exit code."""
-    output.print_note(f"etcdmaint: not now: {findings.refusal}; nothing was touched")
+    gone = "; --break-lock takes it if they are gone for good"
+    advice = gone if findings.ending is Ending.HELD else ""
+    output.print_note(f"etcdmaint: not now: {findings.refusal}; nothing was touched{advice}")
     return CODES[findings.ending]
 
 

@@ -21,7 +21,7 @@ from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import Ending, Fence, MemberRow, RunRequest, RunResult, Surroundings
 from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.errors import EtcdError, SlotHeld
+from etcdmaint.errors import EtcdError
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import AlarmKind
@@ -130,7 +130,7 @@ class Rescue:
     async def look(self) -> Findings:
         """The gate, the alarms and what the rule says of each member; touches nothing.
 
-        Raises EtcdError when nobody can be asked, SlotHeld when somebody works on this cluster.
+        Raises EtcdError when nobody can be asked.
         """
         asked = replace(self._request, dry_run=True, patience=0.0)
         rehearsal = await self._make_sweep(asked, False).run()
@@ -146,12 +146,15 @@ class Rescue:
                 for alarm in observation.alarms
                 if alarm.kind is AlarmKind.NOSPACE
             )
+            holder = await self._holder(client) if full else ""
+            if holder and not self._break_lock:
+                return Findings(Ending.HELD, f"the cluster is held by {holder}")
             compacted = await self._history.compacted(client)
             return Findings(
                 Ending.DONE,
                 rows=rehearsal.state.rows,
                 full=tuple(full),
-                holder=await self._holder(client) if full else "",
+                holder=holder,
                 head=(await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision,
                 compacted=compacted,
                 untold=not await self._history.is_told(client, compacted),
@@ -246,7 +249,7 @@ class Rescue:
         )
 
     async def _holder(self, client: MemberClient) -> str:
-        """Who has the slot and is to lose it; raises SlotHeld unless it is to be broken (D61, D64)."""
+        """Who else has the cluster's slot, and since when (D61, D64); nothing is taken here."""
         slot = Slot(
             holder=self._fence.holder,
             epoch=self._fence.epoch,
@@ -254,12 +257,7 @@ class Rescue:
             uid=self._request.uid,
         )
         held = slot.blocked_by(await read_slot(client, timeout=self._timing.rpc_timeout))
-        if held is None:
-            return ""
-        holder = f"{shown(held.holder)}{age(held.since, self._clock.now())}"
-        if not self._break_lock:
-            raise SlotHeld(f"the cluster is held by {holder}", holder=held.holder)
-        return holder
+        return f"{shown(held.holder)}{age(held.since, self._clock.now())}" if held else ""
 
     def _ended(self, ending: Ending, message: str) -> Rescued:
         return Rescued(ending, message, tuple(self._sweeps), self._compacted)
