@@ -51,7 +51,11 @@ _KMS_RATE = 10.0
     metavar="FILE",
     help="kube-apiserver's --encryption-provider-config.",
 )
-@click.option("--history", is_flag=True, help="Every revision of it that is left, newest first.")
+@click.option(
+    "--history",
+    is_flag=True,
+    help="Every revision of it that is left, newest first, also of one that was deleted.",
+)
 @click.option("--raw", is_flag=True, help="The bytes as etcd has them, with nothing taken off.")
 @click.option("--show-secrets", is_flag=True, help="Show the values of Secrets.")
 @click.option(
