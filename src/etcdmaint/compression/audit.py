@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -51,12 +50,11 @@ async def audit(
     timing: Timing | None = None,
     exact: bool = False,
     governor: Governor | None = None,
-    told: Callable[[Audit], None] = lambda _: None,
 ) -> Audit:
     """Count everything in `state.progress.spans` that is not counted yet, into `state`.
 
     See `Walk` for what it raises, and KmsUnavailable where values are decrypted by a plugin; `state`
-    is then good to go on from. `told` is called after each chunk.
+    is then good to go on from.
     """
     clock = clock or SystemClock()
     walk = Walk(
@@ -71,7 +69,6 @@ async def audit(
     async with aclosing(walk.chunks()) as chunks:
         async for chunk in chunks:
             await take(chunk, state.census.add, state.progress)
-            told(state)
     return state
 
 
