@@ -29,7 +29,6 @@ from etcdmaint.errors import LeadershipLost
 from etcdmaint.etcd.endpoint import AddressMap
 from etcdmaint.handlers import compaction as compaction_handlers
 from etcdmaint.handlers import compression as compression_handlers
-from etcdmaint.handlers import connections as connection_handlers
 from etcdmaint.handlers import defrag as defrag_handlers
 from etcdmaint.handlers.framework import make_settings, register_login
 from etcdmaint.handlers.snapshot import OperatorSnapshot
@@ -339,8 +338,7 @@ class Operator:
         registry = kopf.OperatorRegistry()
         register_login(registry, self._access)
         defrag_handlers.register(registry, self._runner, self._inventory)
-        connection_handlers.register(registry, self._connections)
-        compaction_handlers.register(registry, self._compactions)
+        compaction_handlers.register(registry, self._connections, self._compactions)
         compression_handlers.register(registry, self._compressions)
         existing = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(

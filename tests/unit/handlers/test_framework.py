@@ -10,8 +10,9 @@ from typing import Any
 import kopf
 import pytest
 
-from etcdmaint.handlers import connections, defrag, framework
+from etcdmaint.handlers import compaction, defrag, framework
 from etcdmaint.kube.inventory import RunInventory
+from etcdmaint.kube.resources import Resource
 
 
 def test_patience_with_the_api_server_has_no_end_and_begins_anew_each_time() -> None:
@@ -190,14 +191,22 @@ async def test_connections_are_only_watched() -> None:
         def gone(self, uid: str) -> None:
             self.told.append(uid)
 
-    registry, known = kopf.OperatorRegistry(), Known()
-    connections.register(registry, known)
+    class Asking(Known):
+        def seen(self, resource: Resource, obj: dict[str, Any]) -> None:  # type: ignore[override]
+            self.told.append((resource.kind, dict(obj)))
+
+    registry, known, asking = kopf.OperatorRegistry(), Known(), Asking()
+    compaction.register(registry, known, asking)
     assert handlers_of(registry, "_spawning") == {}
     assert handlers_of(registry, "_changing") == {}
     note = handlers_of(registry, "_watching")["connections"].fn
     await note(type=None, body=kopf.Body({"metadata": {"uid": "u"}}), uid="u")
     await note(type="DELETED", body=kopf.Body({}), uid="u")
     assert known.told == [{"metadata": {"uid": "u"}}, "u"]
+    note = handlers_of(registry, "_watching")["compaction"].fn
+    await note(type="ADDED", body=kopf.Body({"metadata": {"uid": "u"}}), uid="u")
+    await note(type="DELETED", body=kopf.Body({}), uid="u")
+    assert asking.told == [("EtcdCluster", {"metadata": {"uid": "u"}}), "u"]
 
 
 async def test_kopfs_flag_serves_as_the_signal_to_stop() -> None:
