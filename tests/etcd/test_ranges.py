@@ -7,14 +7,24 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc import aio
 
-from etcdmaint.errors import FutureRevision, PermissionDenied, RevisionCompacted, RPCTimeout
+from etcdmaint.errors import (
+    ConnectionLost,
+    FutureRevision,
+    PermissionDenied,
+    RevisionCompacted,
+    RPCTimeout,
+    WrongMember,
+)
 from etcdmaint.etcd import ranges
 from etcdmaint.etcd.access import Access, Login, Tls
-from etcdmaint.etcd.client import MemberClient
+from etcdmaint.etcd.client import Identity, MemberClient
 from etcdmaint.etcd.endpoint import Endpoint
 from etcdmaint.etcd.entries import Chunk, Entry
+from etcdmaint.etcd.proto import etcd_pb2 as pb
 from etcdmaint.etcd.ranges import RangeReader
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
@@ -178,6 +188,57 @@ async def test_a_stalled_member_ends_a_read_in_time(
                     await rest_of(chunks)
             finally:
                 cluster.members[0].resume()
+
+
+def part(number: int, **header: int) -> bytes:
+    """One message of a stream; the last one of etcd's has a header."""
+    answer = pb.RangeResponse(kvs=[pb.KeyValue(key=b"%d" % number, value=b"v", mod_revision=1)])
+    if header:
+        answer.header.CopyFrom(pb.ResponseHeader(**header))
+    return bytes(pb.RangeStreamResponse(range_response=answer).SerializeToString())
+
+
+ME = {"cluster_id": 7, "member_id": 1, "revision": 9}
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        ([part(1), part(2, **ME)], None),
+        ([part(1), part(2)], ConnectionLost),
+        ([], ConnectionLost),
+        ([part(1), part(2, **ME | {"member_id": 2})], WrongMember),
+        ([part(1), part(2, **ME | {"cluster_id": 8})], WrongMember),
+    ],
+    ids=["whole", "cut off", "nothing at all", "another member", "another cluster"],
+)
+async def test_a_stream_that_is_cut_off_is_never_taken_for_a_whole_one(
+    parts: list[bytes], fault: type[Exception] | None
+) -> None:
+    """R150: a scan that misses keys proves nothing, whatever status whoever is in between gives."""
+
+    async def stream(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        for each in parts:
+            yield each
+
+    server = aio.server()
+    handler = grpc.unary_stream_rpc_method_handler(stream)
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("etcdserverpb.KV", {"RangeStream": handler})]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    identity = Identity(ME["cluster_id"], ME["member_id"])
+    try:
+        endpoint = Endpoint("127.0.0.1", port)
+        async with MemberClient(endpoint, Access(), timeout=5.0, identity=identity) as client:
+            if fault is None:
+                assert [each.key for each in await read(RangeReader(client))] == [b"1", b"2"]
+            else:
+                with pytest.raises(fault):
+                    await read(RangeReader(client))
+    finally:
+        await server.stop(None)
 
 
 async def test_ranges_are_read_with_a_login_and_refused_without_the_right(

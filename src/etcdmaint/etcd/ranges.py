@@ -128,8 +128,13 @@ class RangeReader:
             try:
                 data = stream.first
                 self._streams = True
+                ended = False
                 while data is not aio.EOF:
                     answer = parse(data, streamed=True, mean=self._mean)
+                    if answer.cluster_id:
+                        # The last part alone has a header.
+                        caller.verify(_RANGE_STREAM, answer)
+                        ended = True
                     chunk = self._note(answer, len(data))
                     if answer.entries:
                         yield chunk
@@ -137,6 +142,9 @@ class RangeReader:
                     del answer, chunk
                     async with asyncio.timeout(self._timeout):
                         data = await stream.call.read()
+                if not ended:
+                    # Cut off by whatever is in between, and the status says OK.
+                    raise caller.fault(_RANGE_STREAM, "UNAVAILABLE", "", self._timeout)
             except aio.AioRpcError as failure:
                 code, details = failure.code().name, failure.details() or ""
                 raise caller.fault(_RANGE_STREAM, code, details, self._timeout) from None
