@@ -73,6 +73,7 @@ apiserverpeeripinfo . key1 a:b größe null ~ 1e3 1_000 0x10 0o7 0b1 1:30 1:30.5
 2026-01-31 2001-12-14t21:59:43.10-05:00 yes no on Off y n Y N true True .inf .nan = "" '' [a] {a:b}
 [] {} &a *a v1 EncryptionConfig identity aesgcm aescbc secretbox keys name secret resources providers
 c2hvcnQ= @@@@ c2VjcmV0IGlzIHNlY3VyZQ c2VjcmV0IGlzIHNlY3VyZQ== MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3
+AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA= AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA== AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA====
 """
 ANY_WORD = re.compile(r"[^\s\[\]{},'\":]+")
 NAME = re.compile(r"(?<=name: )[^\s,}]+|secrets|configmaps|pods.example.com|(?<=')\S+(?=')")
