@@ -169,7 +169,7 @@ def test_watch_goes_on_with_another_member(
     finally:
         watching.kill()
         watching.wait()
-    assert log.read_text().count("tries again each second") == 1
+    assert "tries again each second" in log.read_text()
 
 
 def test_compact_imports_no_framework_and_answers_at_once(
