@@ -6,6 +6,7 @@ The steps themselves are in `sweep` (the life of a run), `admission`, `holding` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -86,6 +87,8 @@ class RunContext:
     began: float = 0.0
     gated: float = 0.0
     """When the gate was passed last."""
+    told: float = -math.inf
+    """When the record was last written because of a wait."""
     rpc_seconds: float = 0.0
     in_use: dict[int, int] = field(default_factory=dict)
     """The most that each voter was seen to have in use: timeouts follow from it, and the deadline."""
@@ -204,7 +207,10 @@ class RunContext:
             if stoppable and patience is not None and waited >= patience + grace:
                 raise RunOver(_ending(failure), failure.reason, str(failure))
             if not self.ledger.begun or waited >= self.timing.note_after:
-                await self.ledger.wait(failure.reason, str(failure))
+                # Where a member is at stake, its object may be gone by now: it is waited for all the same.
+                stale = self.clock.monotonic() - self.told >= self.timing.tell_again and stoppable
+                if await self.ledger.wait(failure.reason, str(failure), stale=stale):
+                    self.told = self.clock.monotonic()
             ceiling = self.timing.queue_interval if isinstance(failure, SlotHeld) else None
             pause = min(self.timing.pace(waited, ceiling=ceiling), max(0.01, self.remaining))
             if stoppable:

@@ -71,14 +71,21 @@ class Ledger:
         if sentence and sentence not in self.state.notes:
             self.amend(notes=(*self.state.notes, sentence))
 
-    async def wait(self, reason: str, message: str) -> None:
-        """Say why the run does not go on: one write and one event for each change of reason (D19)."""
-        if self.state.reason == reason:
-            self.amend(message=message)
-            return
-        self._instrumentation.deferred(reason)
-        await self.write(reason=reason, message=message)
-        self._audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
+    async def wait(self, reason: str, message: str, *, stale: bool = False) -> bool:
+        """Say why the run does not go on, an event for each change of reason (D19).
+
+        Written when the reason is new, and where what was written before is `stale`: the same reason
+        may be about another member by now. Whether it was.
+        """
+        if self.state.reason != reason:
+            self._instrumentation.deferred(reason)
+            await self.write(reason=reason, message=message)
+            self._audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
+            return True
+        self.amend(message=message)
+        if stale:
+            await self.write()
+        return stale
 
     @property
     def begun(self) -> bool:

@@ -21,6 +21,8 @@ class Timing:
     queue_interval: float = 1.0
     note_after: float = 2.0
     """How long a running sweep may wait before it says so: shorter waits are not worth a write."""
+    tell_again: float = 60.0
+    """How long what was written of a wait may be out of date, as long as its reason is the same."""
     gate_keeps: float = 5.0
     """How long after the gate a member may still be asked by what was seen there."""
     dial_timeout: float = 5.0

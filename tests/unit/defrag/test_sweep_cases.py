@@ -444,6 +444,33 @@ class TestNospace:
         assert world.state.rows[0].reason == "InferredFromSize"
 
 
+class TestWaiting:
+    def test_the_record_names_who_is_waited_for_now_and_the_event_tells_each_reason_once(
+        self,
+    ) -> None:
+        """D19: the same reason may be about another member a minute later."""
+        world = World([1.0, 1.0, 1.0])
+        world.members[2].down = True
+        process = Process(world, "1")
+        told: list[str] = []
+        process.on_record = lambda state: told.append(f"{state.reason}: {state.message}")
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(300.0, setattr, world.members[3], "down", True)
+            loop.call_later(300.0, setattr, world.members[2], "down", False)
+            loop.call_later(600.0, setattr, world.members[3], "down", False)
+            result = await process.sweep().run()
+            assert result.ending is Ending.DONE
+
+        timeless(main())
+        waits = [each for each in told if each.startswith("RPCTimeout")]
+        assert {each.split()[2] for each in waits} == {"m2:", "m3:"}
+        assert len(waits) <= 2 + 600 / Timing().tell_again
+        assert process.events.index("DefragDeferred") == 0
+        assert process.events[1] == "Running"
+
+
 class TestOnResume:
     def test_a_paused_run_still_looks_after_its_member_in_flight(self) -> None:
         """D9, D36: no further member is touched."""
