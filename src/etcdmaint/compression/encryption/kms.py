@@ -9,6 +9,7 @@ Source: k8s.io/kms, services v2.KeyManagementService and v1beta1.KeyManagementSe
 
 from __future__ import annotations
 
+import socket
 import threading
 import uuid
 from collections import Counter
@@ -35,9 +36,9 @@ _V2 = "/v2.KeyManagementService/"
 _V1 = "/v1beta1.KeyManagementService/"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # A plugin that was restarted is found again within seconds.
+    # A plugin that was restarted is found again at once: within the timeout of a call.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
 )
 # The call did not reach a decision; any other code is the plugin's own verdict.
@@ -51,6 +52,8 @@ _UNDECIDED = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+# What may mean that nobody was there: gRPC itself answers UNKNOWN for a path that no socket can have.
+_NO_ANSWER = frozenset({grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNKNOWN})
 _MAX_DETAILS = 200
 
 
@@ -133,6 +136,7 @@ class Plugin:
         self._clock = clock
         self._pace = pace
         self._observer = observer
+        self._socket = provider.socket
         self._channel = grpc.insecure_channel(_target(provider.socket), options=_OPTIONS)
 
     def close(self) -> None:
@@ -162,7 +166,8 @@ class Plugin:
         failure: EncryptionError
         started, code = self._clock.monotonic(), "OK"
         try:
-            return rpc(request, timeout=self._timeout)
+            # As kube-apiserver does: a plugin that is just being restarted fails nobody's call.
+            return rpc(request, timeout=self._timeout, wait_for_ready=True)
         except grpc.RpcError as error:
             code, failure = error.code().name, self._failure(error, short, opens=opens)
         finally:
@@ -174,6 +179,8 @@ class Plugin:
     def _failure(self, error: grpc.RpcError, method: str, *, opens: bool) -> EncryptionError:
         code = error.code()
         text = f"the KMS plugin {self.name!a} answers {method} with {code.name}"
+        if code in _NO_ANSWER and (why := _unreachable(self._socket)):
+            return KmsUnavailable(f"the KMS plugin {self.name!a} cannot be reached: {why}")
         if method != "Encrypt":
             details = "".join(c if c.isprintable() else " " for c in error.details() or "")
             text += f": {details[:_MAX_DETAILS]}" if details else ""
@@ -228,7 +235,21 @@ class PluginV1(Plugin):
         return bytes(answer.plain)
 
 
-def _target(socket: str) -> str:
-    if socket.startswith("@"):
-        return f"unix-abstract:{quote(socket[1:])}"
-    return f"unix:{quote(socket)}"
+def _target(path: str) -> str:
+    if path.startswith("@"):
+        return f"unix-abstract:{quote(path[1:])}"
+    return f"unix:{quote(path)}"
+
+
+def _unreachable(path: str) -> str:
+    """Why nobody can be reached at a socket, "" where somebody can: gRPC does not say."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        # A listener that is too busy to accept is one.
+        probe.setblocking(False)
+        try:
+            probe.connect(f"\0{path[1:]}" if path.startswith("@") else path)
+        except BlockingIOError:
+            return ""
+        except OSError as error:
+            return f"{path!a}: {error.strerror or error}"
+    return ""

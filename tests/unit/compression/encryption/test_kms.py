@@ -206,12 +206,17 @@ def test_polling_outlives_a_plugin_that_does_not_answer(
 
 
 def test_connecting_fails_where_there_is_no_plugin(clock: StillClock) -> None:
-    missing = kms("unix:///nowhere/kms.sock")
-    with EncryptionChain(configured(missing), clock=clock) as chain:
-        with pytest.raises(KmsUnavailable, match=r"'vault'.*UNAVAILABLE"):
-            asyncio.run(chain.connect())
-        with pytest.raises(KmsUnavailable):
-            chain.for_resource("", "secrets").to_storage(b"value", KEY)
+    for endpoint, why in (
+        ("unix:///nowhere/kms.sock", r"'/nowhere/kms.sock': No such file or directory"),
+        ("unix:///@etcdmaint-nobody", r"'@etcdmaint-nobody': Connection refused"),
+        (f"unix:///{'x' * 200}", r"path too long"),
+    ):
+        missing = kms(endpoint, timeout="50ms")
+        with EncryptionChain(configured(missing), clock=clock) as chain:
+            with pytest.raises(KmsUnavailable, match=f"'vault' cannot be reached.*{why}"):
+                asyncio.run(chain.connect())
+            with pytest.raises(KmsUnavailable):
+                chain.for_resource("", "secrets").to_storage(b"value", KEY)
 
 
 def test_a_data_key_of_the_older_form_is_read_and_never_written_with(
@@ -451,12 +456,12 @@ def test_a_data_key_that_is_none_is_the_plugins_doing_and_no_damage(
 
 def test_a_plugin_that_was_restarted_is_found_again(serve: Serve, clock: StillClock) -> None:
     plugin = serve("kid-1")
-    with chain_of(plugin, clock) as chain:
+    with chain_of(plugin, clock, kms={"timeout": "200ms"}) as chain:
         one = chain.for_resource("", "secrets")
         stored = older_form(plugin, "kid-1", b"value")
         one.to_storage(b"value", KEY)
         plugin.stop()
-        with pytest.raises(KmsUnavailable):
+        with pytest.raises(KmsUnavailable, match="cannot be reached"):
             one.from_storage(stored, KEY)
         plugin.start()
         for _ in range(200):
@@ -467,6 +472,22 @@ def test_a_plugin_that_was_restarted_is_found_again(serve: Serve, clock: StillCl
                 threading.Event().wait(0.02)
         else:
             pytest.fail("not found again within four seconds")
+
+
+def test_a_plugin_that_is_being_restarted_fails_nobodys_call(
+    serve: Serve, clock: StillClock
+) -> None:
+    """As with kube-apiserver: the timeout is also that for its socket to come back."""
+    plugin = serve("kid-1")
+    with chain_of(plugin, clock, kms={"timeout": "30s"}) as chain, ThreadPoolExecutor(1) as pool:
+        one = chain.for_resource("", "secrets")
+        one.to_storage(b"value", KEY)
+        plugin.stop()
+        reading = pool.submit(one.from_storage, older_form(plugin, "kid-1", b"value"), KEY)
+        with pytest.raises(TimeoutError):
+            reading.result(0.2)
+        plugin.start()
+        assert reading.result(20) == (b"value", True)
 
 
 def test_the_pace_is_kept_before_each_decrypt_and_only_there(
