@@ -36,8 +36,9 @@ _BUILT_IN: Final = {
     "admissionregistration.k8s.io": "validatingwebhookconfigurations "
     "mutatingwebhookconfigurations validatingadmissionpolicies mutatingadmissionpolicies "
     "validatingadmissionpolicybindings mutatingadmissionpolicybindings",
-    "scheduling.k8s.io": "priorityclasses workloads podgroups",
+    "scheduling.k8s.io": "priorityclasses workloads podgroups compositepodgroups",
     "flowcontrol.apiserver.k8s.io": "flowschemas prioritylevelconfigurations",
+    "lifecycle.k8s.io": "evictions evictionrequests",
     "node.k8s.io": "runtimeclasses",
     "resource.k8s.io": "deviceclasses devicetaintrules resourceclaims resourceclaimtemplates "
     "resourceslices resourcepoolstatusrequests",

@@ -54,6 +54,20 @@ def test_an_irregular_key_goes_there_and_back(key: bytes, location: Location) ->
     assert KEYS.key(location) == key
 
 
+@pytest.mark.parametrize(
+    ("group", "plural"),
+    [
+        ("scheduling.k8s.io", "compositepodgroups"),
+        ("lifecycle.k8s.io", "evictions"),
+        ("lifecycle.k8s.io", "evictionrequests"),
+        ("storagemigration.k8s.io", "storageversionmigrations"),
+    ],
+)
+def test_what_is_new_in_kubernetes_1_37_is_known(group: str, plural: str) -> None:
+    """Compared with every path of its test/integration/etcd/data.go."""
+    assert KEYS.resource(f"/registry/{plural}/a/b".encode()) == (group, plural)
+
+
 @pytest.mark.parametrize("case", parameters("storage_values"))
 def test_the_key_that_kube_apiserver_uses_is_taken_apart(case: dict[str, Any]) -> None:
     key = case["etcd_key"].encode()
