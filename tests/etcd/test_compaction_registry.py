@@ -16,12 +16,13 @@ from etcdmaint.compaction.election import State
 from etcdmaint.compaction.line import Dial
 from etcdmaint.compaction.registry import Registry
 from etcdmaint.errors import MemberUnreachable
-from etcdmaint.etcd.access import Access
+from etcdmaint.etcd.access import Access, Login, Tls
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.endpoint import Endpoint
 from tests.controlplane import build
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.tls import ClusterTls
 from tests.etcd.compacting import QUICK, Counts, all_rpcs, compacting, dial_to, read_key, until
 
 pytestmark = pytest.mark.etcd
@@ -71,6 +72,29 @@ async def test_endpoints_in_any_order_lead_to_one_compactor(
         with pytest.raises(MemberUnreachable):
             await registry.hold(way(["http://127.0.0.1:1"]), 1.0)
         assert registry.compactors() == {}
+
+
+async def test_a_user_who_may_less_does_not_keep_the_other_from_compacting(
+    etcd_cluster_factory: EtcdClusterFactory, tmp_path: Path
+) -> None:
+    """C37: one connection as root, a newer one as somebody who may write the key, but not compact."""
+    tls = ClusterTls(tmp_path / "pki", client_certificates=False)
+    cluster = etcd_cluster_factory(size=1, tls=tls)
+    cluster.enable_auth(users={"maint": ("secret", ["writer"])})
+
+    def access(user: str, password: str) -> Access:
+        return Access(tls=Tls(ca=tls.ca_file.read_bytes()), login=Login(user, password))
+
+    async with running() as (registry, counts):
+        root = await registry.hold(dial_to(cluster, access("root", "root")), 0.3)
+        await until(lambda: "won" in counts.rounds, "won as root")
+        maint = await registry.hold(dial_to(cluster, access("maint", "secret")), 0.3)
+        assert root.used is maint
+        await until(lambda: "error" in counts.rounds, "refused as the other")
+        known = root.compact_revision
+        await until(lambda: root.compact_revision > known + 1, "goes on as root")
+        assert root.used is root
+        assert counts.rounds.count("error") <= 2
 
 
 def restore(cluster: EtcdCluster, snapshot: Path, *, token: str) -> None:

@@ -159,15 +159,26 @@ def test_it_refuses_whatever_the_gate_refuses_but_nospace(
 def test_somebody_who_holds_the_cluster_is_respected(
     etcd_cluster_factory: EtcdClusterFactory,
 ) -> None:
-    """D61, D64: a slot that was taken before etcd was full; --break-lock overrides it."""
+    """D61, D64: a slot that was taken before etcd was full; --break-lock overrides it, after the yes."""
     cluster = etcd_cluster_factory(size=1, quota_backend_bytes=QUOTA)
     slot = b'{"v":1,"holder":"team-a/etcdmaint 1f","epoch":"3","run":"team-a/now"}'
     cluster.members[0].gateway.put(b"etcdmaint.io/lock", slot)
+
+    def slot_is_there() -> bool:
+        return "team-a/now" in cluster.etcdctl("get", "etcdmaint.io/lock").stdout
+
+    idle = rescue(cluster, "--yes", "--break-lock")
+    assert "nothing to rescue" in idle.stdout
+    assert slot_is_there()
     fill(cluster, history)
     held = rescue(cluster, "--yes", "--keep", "0s")
     assert held.returncode == 5
     assert "team-a/etcdmaint" in held.stderr
+    assert "--break-lock" in held.stderr
     assert "NOSPACE" in alarms(cluster)
+    asked = rescue(cluster, "--break-lock", answers="n\n")
+    assert (asked.returncode, "The lock of team-a/etcdmaint" in asked.stdout) == (130, True)
+    assert slot_is_there()
     broken = rescue(cluster, "--yes", "--keep", "0s", "--break-lock")
     assert broken.returncode == 0, broken.stderr
 
@@ -227,6 +238,12 @@ def test_it_can_be_run_again_wherever_it_was_killed(
     again = rescue(cluster, "--yes", "--keep", "0s")
     assert again.returncode == 0, again.stderr
     assert alarms(cluster) == ""
+    assert read_key(cluster.members[0]).value == b"%d" % head
+    # As if it had been killed between disarming and publishing.
+    cluster.members[0].gateway.put(b"compact_rev_key", b"1")
+    last = rescue(cluster, answers="y\n")
+    assert last.returncode == 0, last.stderr
+    assert "compact_rev_key says less" in last.stdout
     assert read_key(cluster.members[0]).value == b"%d" % head
 
 
