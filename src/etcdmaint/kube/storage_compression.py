@@ -29,7 +29,7 @@ from etcdmaint.kube.storage_compression_look import (
     Instrumentation,
     Looks,
 )
-from etcdmaint.kube.storage_compression_subject import Subject
+from etcdmaint.kube.storage_compression_subject import Subject, generation_of
 from etcdmaint.kube.storage_compression_telling import Teller
 
 log = logging.getLogger(__name__)
@@ -81,12 +81,9 @@ class CompressionMonitor:
         uid = metadata["uid"]
         subject = self._subjects.get(uid)
         if subject is not None:
-            generation = int(metadata.get("generation") or 0)
-            # A list may be older than what the watch has told meanwhile.
-            if generation >= int(subject.obj["metadata"].get("generation") or 0):
-                subject.obj = obj
-                if generation != subject.generation:
-                    subject.changed.set()
+            subject.update(obj)
+            if generation_of(subject.obj) != subject.generation:
+                subject.changed.set()
             return
         ref = ObjectRef(COMPRESSIONS, metadata["namespace"], metadata["name"], uid)
         subject = self._subjects[uid] = Subject(ref, obj)

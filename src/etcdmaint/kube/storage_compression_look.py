@@ -33,7 +33,7 @@ from etcdmaint.kube.storage_compression_publishing import (
     publish,
 )
 from etcdmaint.kube.storage_compression_status import Findings
-from etcdmaint.kube.storage_compression_subject import Subject
+from etcdmaint.kube.storage_compression_subject import Subject, generation_of
 from etcdmaint.kube.storage_compression_verdicts import Situation, refusal, verdicts
 
 _NO_REF = Standing(doubt="spec.clusterRef is left out")
@@ -89,7 +89,7 @@ class Looks:
     async def stand(self, subject: Subject) -> Reading:
         """Read the object, and find out which etcd it is about."""
         obj, reading = subject.obj, subject.reading
-        generation = int(obj["metadata"].get("generation") or 0)
+        generation = generation_of(obj)
         if reading is None or subject.generation != generation:
             # A megabyte of policy takes seconds.
             reading = subject.reading = await asyncio.to_thread(read_configuration, obj)
@@ -138,7 +138,8 @@ class Looks:
             return False
         if obj["metadata"]["uid"] != ref.uid:
             return False
-        subject.obj, subject.doubtful = obj, False
+        subject.update(obj)
+        subject.doubtful = False
         return True
 
     async def settle(self, subject: Subject, reading: Reading, elder: str) -> Findings:

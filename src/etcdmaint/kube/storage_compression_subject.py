@@ -19,6 +19,11 @@ from etcdmaint.kube.storage_compression_file import Reading
 from etcdmaint.kube.storage_compression_identity import Standing
 
 
+def generation_of(obj: Json) -> int:
+    """Which spec of the object it is; 0 where that is not told."""
+    return int(obj["metadata"].get("generation") or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class CountingWish:
     """What an audit is for, and at how many bytes a second; one that is for anything else is ended."""
@@ -55,6 +60,11 @@ class Subject:
     doubtful: bool = False
     underway: asyncio.Timeout | None = None
     counting: CountingWish | None = None
+
+    def update(self, obj: Json) -> None:
+        """The object as somebody has read it: an answer or a list may be older than what is known."""
+        if generation_of(obj) >= generation_of(self.obj):
+            self.obj = obj
 
     @property
     def counting_wish(self) -> CountingWish | None:

@@ -21,7 +21,7 @@ from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.storage_compression_file import SECRETS_SELECTED
 from etcdmaint.kube.storage_compression_status import Findings, write_findings
-from etcdmaint.kube.storage_compression_subject import Subject
+from etcdmaint.kube.storage_compression_subject import Subject, generation_of
 
 _BAD_NEWS = (
     (CompressionCondition.VALID, False),
@@ -50,9 +50,9 @@ class Teller:
             metadata = obj["metadata"]
             if metadata["uid"] != ref.uid or metadata.get("deletionTimestamp"):
                 return
-            if int(metadata.get("generation") or 0) != subject.generation:
+            if generation_of(obj) != subject.generation:
                 # What was found is about another spec.
-                subject.obj = obj
+                subject.update(obj)
                 subject.changed.set()
                 return
             patch = write_findings(obj, findings, self.clock.now())
@@ -61,7 +61,7 @@ class Teller:
                 self.fence.assert_held()
                 obj = await self.api.patch_status(ref, patch, metadata["resourceVersion"])
                 self._announce(ref, before, findings)
-            subject.obj = obj
+            subject.update(obj)
         except Conflict:
             # Somebody else was at it: the next look compares with what stands there then.
             self.api.observer.status_conflict()

@@ -530,6 +530,24 @@ async def test_a_list_that_is_older_than_the_watch_brings_nothing_back(house: Ho
     assert house.counts.results == ["created"]
 
 
+async def test_an_answer_that_is_older_than_the_watch_hides_no_change(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody changes the spec between the write of the status and its answer."""
+    patch = house.api.patch_status
+
+    async def slow(*given: Any) -> Any:
+        answer = await patch(*given)
+        monkeypatch.undo()
+        house.change(2, entry(minSize=63))
+        return answer
+
+    monkeypatch.setattr(house.api, "patch_status", slow)
+    house.put()
+    house.start()
+    await until(lambda: house.said("Valid") == ("False", "InvalidSpec"))
+
+
 async def test_a_status_that_may_not_be_written_is_no_secret(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
