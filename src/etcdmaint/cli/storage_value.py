@@ -46,6 +46,7 @@ _EXIT_CODES = (
     "  14  no such key in etcd"
 )
 _CONNECTING = tuple(str(flag.name) for flag in CONNECTION_FLAGS)
+_NO_OBJECT = "the key is an object's, and no serializer of Kubernetes writes this: it is damaged"
 # More layers than any writer puts on.
 _MAX_LAYERS = 8
 
@@ -71,6 +72,10 @@ class Asked:
         """Whether this is a Secret, by what it says or by where it lies."""
         at = Keyspace(self.prefix).resource(self.key)
         return at == ("", "secrets") or may_be_secret(found, value)
+
+    def no_object(self, form: str) -> bool:
+        """Whether something that no serializer of Kubernetes writes lies where an object must."""
+        return form in (Form.OPAQUE, Form.EMPTY) and self.location is not None
 
     def chain(self) -> Any:
         """The encryption of the key's resource. Raises InvalidInput where a flag is missing."""
@@ -238,6 +243,8 @@ def identify_(asked: Asked, style: str, _to_terminal: bool) -> int:
         if not code:
             raise
         layers[-1]["fault"] = f"{error.reason}: {error}"
+    if not code and asked.no_object(layers[-1]["form"]):
+        layers[-1]["fault"], code = _NO_OBJECT, CORRUPT
     if style == "text":
         for depth, layer in enumerate(layers):
             for name, value in layer.items():
@@ -260,6 +267,9 @@ def show(asked: Asked, style: str, to_terminal: bool) -> int:
         return _write_bytes(asked, plaintext, style, to_terminal)
     hide = not asked.show_secrets and _holds_secret(asked, plaintext)
     write_document(document_of(plaintext, found, hide=hide), style)
+    if asked.no_object(found.form):
+        output.print_note(f"etcdmaint: {_NO_OBJECT}")
+        return CORRUPT
     return 0
 
 

@@ -186,6 +186,25 @@ def test_an_object_that_is_nested_without_end_is_shown_all_the_same(
     assert document.get("hex", value.hex()) == value.hex()
 
 
+@pytest.mark.parametrize("command", ["identify", "show"])
+def test_a_hit_in_the_first_byte_of_a_frame_is_damage_where_an_object_must_be(
+    storage: Storage, command: str
+) -> None:
+    """A1: the format lets it pass, the key does not; without one, opaque is all that is known."""
+    value = b"\x40" + frame.encode(POD)[1:]
+    for key, code in (
+        ("/registry/pods/a/b", 10),
+        ("/registry/unheardof/a/b", 0),
+        ("compact_rev_key", 0),
+        ("", 0),
+    ):
+        said = storage(command, "--etcd-key", key, stdin=value)
+        assert said.code == code
+        assert (b"it is damaged" in said.out + said.err.encode()) is (code == 10)
+    assert storage(command, "--etcd-key", "/registry/pods/a/b", stdin=b"").code == 10
+    assert storage(command, "--etcd-key", "/registry/pods/a/b", stdin=POD).code == 0
+
+
 def secrets_of(value: bytes) -> list[str]:
     """Pieces of a Secret's data that must not turn up, in every way that they could be written."""
     middle = value[len(value) // 2 : len(value) // 2 + 12]
