@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
@@ -547,3 +550,29 @@ def test_grpc_is_quiet_whichever_module_is_imported_first(first: str) -> None:
         timeout=60,
     )
     assert (done.stdout, done.stderr) == ("refused\n", "")
+
+
+def test_a_resolver_that_hangs_holds_up_neither_the_answer_nor_the_end_of_the_loop(
+    monkeypatch,
+) -> None:
+    """Issue 3, section 4: `status` answers in time also where the cluster's DNS is away."""
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30))
+    begun = time.monotonic()
+    try:
+        with pytest.raises(errors.RPCTimeout):
+            asyncio.run(read_metrics(Endpoint("etcd-0.example"), Access(), timeout=0.1))
+        assert time.monotonic() - begun < 10
+    finally:
+        over.set()
+
+
+async def test_every_address_of_a_name_is_tried(monkeypatch) -> None:
+    found = [(0, 0, 0, "", (address, 0)) for address in ("127.0.0.9", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    async with listening(silence) as here:
+        name = Endpoint("etcd-0.example", here.port)
+        async with connection(name, None, name.host):
+            pass
+    with pytest.raises(errors.MemberUnreachable, match="connection refused"):
+        await read_metrics(name, Access())

@@ -10,7 +10,7 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
-from etcdmaint.errors import EtcdError, PermissionDenied
+from etcdmaint.errors import AuthenticationRequired, EtcdError, PermissionDenied
 
 if TYPE_CHECKING:
     from etcdmaint.cli.report import ClusterReport, MemberReport
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from etcdmaint.etcd.cluster import ClusterClient
 
 UNKNOWN = "?"
+
+REFUSALS = (PermissionDenied, AuthenticationRequired)
+"""What etcd says only once it has read."""
 
 METRICS_SECONDS = 2.0
 """A member's /metrics answer in milliseconds, if at all: a host that is gone is not waited for longer."""
@@ -101,7 +104,7 @@ async def survey(connection: Connection) -> ClusterReport:
             slot=slot,
             slot_error=slot_error,
             # A refusal for lack of rights is an answer too (H2).
-            read_error=None if isinstance(slot_error, PermissionDenied) else slot_error,
+            read_error=None if isinstance(slot_error, REFUSALS) else slot_error,
         )
     finally:
         await cluster.close()
@@ -128,7 +131,7 @@ async def _read_slot(
             found = await earliest
             if isinstance(found, EtcdError):
                 failure = found
-            if not isinstance(found, EtcdError) or isinstance(found, PermissionDenied):
+            if not isinstance(found, EtcdError) or isinstance(found, REFUSALS):
                 for task in tasks:
                     task.cancel()
                 return (None, found) if isinstance(found, EtcdError) else (found, None)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from etcdmaint.errors import EtcdError, InvalidInput, MemberUnreachable, NotEtcd, TLSFailed
 from etcdmaint.etcd.access import Tls
@@ -30,6 +33,8 @@ _CLOSED = (
     "the connection was closed in the TLS handshake: "
     "does this port speak TLS, and with this client certificate?"
 )
+
+_RESOLVERS = ThreadPoolExecutor(8, "etcd-names")
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -71,16 +76,43 @@ async def connection(
     dialled: Endpoint, context: ssl.SSLContext | None, server_name: str
 ) -> AsyncIterator[_Streams]:
     """A plain or a TLS connection, dropped without a farewell at the end."""
-    reader, writer = await asyncio.open_connection(
-        dialled.host,
-        dialled.port,
-        ssl=context,
-        server_hostname=server_name if context is not None else None,
-    )
+    reader, writer = await _connected(dialled, context, server_name)
     try:
         yield reader, writer
     finally:
         writer.transport.abort()
+
+
+async def _connected(
+    dialled: Endpoint, context: ssl.SSLContext | None, server_name: str
+) -> _Streams:
+    failure: OSError = socket.gaierror()
+    for address in await _addresses(dialled.host):
+        try:
+            return await asyncio.open_connection(
+                address,
+                dialled.port,
+                ssl=context,
+                server_hostname=server_name if context is not None else None,
+            )
+        except ssl.SSLError:
+            raise
+        except OSError as fault:
+            failure = fault
+    raise failure
+
+
+async def _addresses(host: str) -> list[str]:
+    """What a name stands for; raises socket.gaierror.
+
+    A resolver that hangs hangs for long, and nothing ends it. asyncio's own threads would then be
+    waited for at the end of the loop, and be missing to all others.
+    """
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(host))]
+    look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, look_up)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def _context(tls: Tls | None) -> ssl.SSLContext | None:
@@ -145,7 +177,5 @@ def _handshake_fault(fault: ssl.SSLError) -> str:
 
 
 def _reason(fault: OSError) -> str:
-    # asyncio puts the address into strerror; several addresses make one error without a number.
-    if fault.errno is None:
-        return "none of its addresses answers"
-    return os.strerror(fault.errno).lower()
+    # asyncio puts the address into strerror.
+    return "it does not answer" if fault.errno is None else os.strerror(fault.errno).lower()
