@@ -187,7 +187,7 @@ def _entry(at: Field, earlier: _Earlier, found: Problems, warnings: Problems) ->
     for fault in selectors.faults_of_list(chosen):
         found.add(fields["resources"], fault)
     items = fields["providers"].items(found)
-    providers = tuple(_provider(item, earlier.kms, found) for item in items)
+    providers = tuple(_provider(item, earlier.kms, found, warnings) for item in items)
     for name, given in (("resources", texts), ("providers", providers)):
         if not given:
             found.add(fields[name], "at least one is required")
@@ -196,7 +196,7 @@ def _entry(at: Field, earlier: _Earlier, found: Problems, warnings: Problems) ->
     return Entry(chosen, providers)
 
 
-def _provider(at: Field, names: dict[str, Field], found: Problems) -> Provider:
+def _provider(at: Field, names: dict[str, Field], found: Problems, warnings: Problems) -> Provider:
     # A provider with a fault becomes identity here: nobody sees it, the file is refused.
     fields = at.mapping(tuple(Kind), found)
     given = [kind for kind in Kind if not fields[kind].absent]
@@ -206,7 +206,7 @@ def _provider(at: Field, names: dict[str, Field], found: Problems) -> Provider:
         return Identity()
     kind = given[0]
     if kind is Kind.KMS:
-        return _kms(fields[kind], names, found)
+        return _kms(fields[kind], names, found, warnings)
     if kind is Kind.IDENTITY:
         fields[kind].mapping((), found)
         return Identity()
@@ -244,7 +244,7 @@ def _base64(text: str) -> bytes | None:
         return None
 
 
-def _kms(at: Field, names: dict[str, Field], found: Problems) -> Kms:
+def _kms(at: Field, names: dict[str, Field], found: Problems, warnings: Problems) -> Kms:
     fields = at.mapping(("apiVersion", "name", "endpoint", "timeout", "cachesize"), found)
     version = {"": 1, "v1": 1, "v2": 2}.get(fields["apiVersion"].text(found), 0)
     if not version:
@@ -262,7 +262,8 @@ def _kms(at: Field, names: dict[str, Field], found: Problems) -> Kms:
     elif size == 0:
         found.add(fields["cachesize"], "must be positive, or negative to keep nothing")
     cache_size = _DEFAULT_CACHE_SIZE if size is None else size
-    socket, timeout = _socket(fields["endpoint"], found), _timeout(fields["timeout"], found)
+    socket = _socket(fields["endpoint"], found, warnings)
+    timeout = _timeout(fields["timeout"], found)
     return Kms(version, name, socket, timeout, cache_size)
 
 
@@ -281,7 +282,7 @@ def _timeout(at: Field, found: Problems) -> float:
     return seconds or _DEFAULT_TIMEOUT
 
 
-def _socket(at: Field, found: Problems) -> str:
+def _socket(at: Field, found: Problems, warnings: Problems) -> str:
     text = at.text(found, missing="a provider must have an endpoint")
     try:
         url = urlsplit(text)
@@ -298,6 +299,8 @@ def _socket(at: Field, found: Problems) -> str:
         or broken
     ):
         found.add(at, "must be a unix socket (unix:///…)")
+    elif url.netloc:
+        warnings.add(at, "names a host, which is left out of the path: write unix:/// and the path")
     return path[1:] if path.startswith("/@") else path
 
 

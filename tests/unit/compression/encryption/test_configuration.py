@@ -395,3 +395,14 @@ def test_an_endpoint_that_go_takes_for_no_url_with_a_path_is_refused(endpoint: s
         "resources[0].providers[0].kms.endpoint",
         "must be a unix socket (unix:///…)",
     )
+
+
+def test_an_endpoint_with_two_slashes_is_warned_of() -> None:
+    """kube-apiserver takes the first part for a host and dials what is left."""
+    loaded = EncryptionConfiguration.load(document(entry([kms("unix://var/run/kms.sock")])))
+
+    provider = loaded.entries[0].providers[0]
+    assert isinstance(provider, Kms)
+    assert provider.socket == "/run/kms.sock"
+    assert "names a host" in loaded.warnings[0].fault
+    assert not EncryptionConfiguration.load(document(entry([kms("unix:///run/kms.sock")]))).warnings
