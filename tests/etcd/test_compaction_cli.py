@@ -102,6 +102,27 @@ def test_once_takes_part_and_is_polite(etcd_cluster_factory: EtcdClusterFactory)
     assert compacted_to(member) == seen
 
 
+def test_once_is_held_with_whoever_is_there_when_it_has_waited(
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """C12: the member that it looked at has gone meanwhile."""
+    cluster = etcd_cluster_factory()
+    begun = subprocess.Popen(
+        command(cluster, "compact", "once", "--interval", "4s", "--command-timeout", "2s"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert begun.stderr is not None
+    assert "waits 4s" in begun.stderr.readline()
+    # etcd lists its members by their IDs.
+    first = min(cluster.members, key=lambda member: int(member.id_hex, 16))
+    first.kill()
+    out, err = begun.communicate(timeout=30)
+    assert begun.returncode == 0, err
+    assert "won: compacted to revision" in out
+
+
 def test_watch_shows_every_round_until_ctrl_c(
     etcd_cluster_factory: EtcdClusterFactory, tmp_path: Path
 ) -> None:

@@ -178,13 +178,13 @@ async def _look(connection: Connection) -> _Status:
 
 
 async def _hold_round(connection: Connection, interval: float) -> int:
-    from etcdmaint.compaction.election import KEY, State, run_round
+    from etcdmaint.compaction.election import KEY, State, ask_until_sent
     from etcdmaint.compaction.line import voters_of
     from etcdmaint.quantities import format_duration
 
     timeout = connection.command_timeout
     async with await connection.open() as cluster:
-        client, *others = voters_of(cluster).values()
+        client = next(iter(voters_of(cluster).values()))
         found = await client.range(KEY, timeout=timeout)
         version = found.kvs[0].version if found.kvs else 0
         state = State(version, found.header.revision)
@@ -193,7 +193,10 @@ async def _hold_round(connection: Connection, interval: float) -> int:
             f"{format_duration(interval)}, for others to go first and for watchers to keep up"
         )
         await asyncio.sleep(interval)
-        return _tell(await run_round(client, state, others=others, timeout=timeout), state)
+        # Members may have come and gone meanwhile.
+        await cluster.refresh()
+        voters = list(voters_of(cluster).values())
+        return _tell(await ask_until_sent(voters, state, timeout=timeout), state)
 
 
 def _tell(held: Round, state: State) -> int:

@@ -23,7 +23,7 @@ from etcdmaint.compaction.election import (
     State,
     Store,
     advertised,
-    run_round,
+    ask_until_sent,
 )
 from etcdmaint.compaction.knowledge import Knowledge, NoObserver, Observer, View
 from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable, PermissionDenied
@@ -139,7 +139,13 @@ class Compactor:
         result = Result.ERROR
         self._known.round_begins()
         try:
-            held = await self._ask_until_sent(await self._route.voters())
+            held = await ask_until_sent(
+                await self._route.voters(),
+                self._state,
+                timeout=self._pace.rpc_timeout,
+                physical_timeout=self._pace.physical_timeout,
+                failed=self._route.failed,
+            )
         except EtcdmaintError as error:
             self._known.failed(error)
             self._complain("the cluster cannot be reached", error)
@@ -149,21 +155,6 @@ class Compactor:
         finally:
             self._known.round_is_over()
         self._observer.round(self._cluster, result, self._known.key_version)
-
-    async def _ask_until_sent(self, voters: Sequence[Voter]) -> Round:
-        """A round with the first voter to which it can be sent at all."""
-        for voter in voters:
-            held = await run_round(
-                voter,
-                self._state,
-                others=[other for other in voters if other is not voter],
-                timeout=self._pace.rpc_timeout,
-                physical_timeout=self._pace.physical_timeout,
-            )
-            if not isinstance(held.error, MemberUnreachable) or held.swapped:
-                break
-            self._route.failed(held.error)
-        return held
 
     def _learn(self, held: Round) -> None:
         if held.new_world:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from etcdmaint.errors import EtcdError, PermissionDenied, RevisionCompacted, SpaceExceeded
+from etcdmaint.errors import (
+    EtcdError,
+    MemberUnreachable,
+    PermissionDenied,
+    RevisionCompacted,
+    SpaceExceeded,
+)
 from etcdmaint.etcd.types import (
     Compare,
     Header,
@@ -206,6 +212,32 @@ async def run_round(
         return held
     compaction = store.compact(verdict.compact, timeout=timeout)
     return await _carry_out(compaction, verdict.compact, held)
+
+
+async def ask_until_sent(
+    voters: Sequence[Store],
+    state: State,
+    *,
+    timeout: float | None = None,
+    physical_timeout: float = PHYSICAL_TIMEOUT,
+    failed: Callable[[EtcdError], None] = lambda _: None,
+) -> Round:
+    """Hold a round with the first of these (at least one) to which it can be sent at all.
+
+    `failed` is told of each to whom it could not. Otherwise as `run_round`.
+    """
+    for voter in voters:
+        held = await run_round(
+            voter,
+            state,
+            others=[other for other in voters if other is not voter],
+            timeout=timeout,
+            physical_timeout=physical_timeout,
+        )
+        if not isinstance(held.error, MemberUnreachable) or held.swapped:
+            break
+        failed(held.error)
+    return held
 
 
 async def compact_physically(
