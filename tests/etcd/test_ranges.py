@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -80,6 +82,29 @@ async def test_all_keys_come_once_in_order_with_their_values(cluster: EtcdCluste
     assert [(each.key, each.value) for each in found] == list(PLANTED.items())
     assert found == again
     assert all(each.version == 1 and 1 < each.mod_revision <= revision for each in found)
+
+
+async def test_what_is_on_its_way_when_a_reader_is_left_may_fail_unseen(
+    cluster: EtcdCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next page is asked for while the latest is dealt with."""
+    failed = asyncio.Event()
+
+    async def fail(*_: object) -> None:
+        failed.set()
+        raise ConnectionLost("gone")
+
+    async with (
+        reader_of(cluster) as reader,
+        aclosing(reader.read(*ALL, await reader.newest())) as chunks,
+    ):
+        await anext(chunks)
+        monkeypatch.setattr(reader, "_page", fail)
+        await anext(chunks)
+        if not reader.streams:
+            await failed.wait()
+    gc.collect()
+    assert caplog.records == []
 
 
 async def test_a_frugal_reader_reads_the_same_in_small_pages(cluster: EtcdCluster) -> None:

@@ -61,6 +61,7 @@ class RangeReader:
         self.client = client
         self._serializable = serializable
         self._timeout = timeout
+        self._frugal = frugal
         self._streams: bool | None = False if frugal else None
         self._page_bytes = _FRUGAL_BYTES if frugal else _PAGE_BYTES
         self._page_keys = _FRUGAL_KEYS if frugal else _PAGE_KEYS
@@ -125,23 +126,27 @@ class RangeReader:
         request = self._request(start, end, revision)
         stream = await caller.call(_RANGE_STREAM, request, self._timeout, self._open)
         with caller.connection.holding(stream.channel):
+            coming: asyncio.Future[Any] | None = None
             try:
                 data = stream.first
                 self._streams = True
                 ended = False
                 while data is not aio.EOF:
+                    # On its way while this one is dealt with, so that etcd does not wait for us.
+                    coming = asyncio.ensure_future(stream.call.read())
                     answer = parse(data, streamed=True, mean=self._mean)
                     if answer.cluster_id:
                         # The last part alone has a header.
                         caller.verify(_RANGE_STREAM, answer)
                         ended = True
                     chunk = self._note(answer, len(data))
+                    del data
                     if answer.entries:
                         yield chunk
-                    # Not held while the next one is on its way.
+                    # Not held while the next one is waited for.
                     del answer, chunk
                     async with asyncio.timeout(self._timeout):
-                        data = await stream.call.read()
+                        data = await coming
                 if not ended:
                     # Cut off by whatever is in between, and the status says OK.
                     raise caller.fault(_RANGE_STREAM, "UNAVAILABLE", "", self._timeout)
@@ -154,6 +159,7 @@ class RangeReader:
                 raise caller.fault(_RANGE_STREAM, "INTERNAL", "", self._timeout) from None
             finally:
                 stream.call.cancel()
+                await _give_up(coming)
 
     async def _open(self, sending: Sending) -> _Stream:
         # No deadline: a reader that is slow on purpose may take hours.
@@ -169,23 +175,37 @@ class RangeReader:
 
     async def _pages(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
         window = Window(start, end, _PART_KEYS)
-        keys, more = _FIRST_PAGE_KEYS, True
-        while more or window.widen():
-            try:
-                answer, chunk = await self._page(window, revision, keys)
-            except errors.MessageTooLarge:
-                if keys == 1:
-                    raise
-                keys = max(keys // 8, 1)
-                continue
-            more = answer.more
-            if answer.entries:
-                window.passed([entry.key for entry in answer.entries], answer.count)
-                fitting = int(self._page_bytes / self._mean)
-                keys = max(1, min(fitting, 4 * keys, self._page_keys))
+        keys = _FIRST_PAGE_KEYS
+
+        def ask() -> asyncio.Future[tuple[Answer, Chunk]]:
+            return asyncio.ensure_future(self._page(window, revision, keys))
+
+        coming: asyncio.Future[tuple[Answer, Chunk]] | None = ask()
+        try:
+            while coming is not None:
+                try:
+                    answer, chunk = await coming
+                except errors.MessageTooLarge:
+                    if keys == 1:
+                        raise
+                    keys = max(keys // 8, 1)
+                    coming = ask()
+                    continue
+                if answer.entries:
+                    window.passed([entry.key for entry in answer.entries], answer.count)
+                    fitting = int(self._page_bytes / self._mean)
+                    keys = max(1, min(fitting, 4 * keys, self._page_keys))
+                more = answer.more or window.widen()
+                # The next one is on its way while this one is dealt with, where that may take memory.
+                coming = ask() if more and not self._frugal else None
                 del answer
-                yield chunk
+                if chunk.entries:
+                    yield chunk
                 del chunk
+                if more and coming is None:
+                    coming = ask()
+        finally:
+            await _give_up(coming)
 
     async def _page(self, window: Window, revision: int, keys: int) -> tuple[Answer, Chunk]:
         caller = self.client.caller
@@ -200,6 +220,13 @@ class RangeReader:
         answer, chunk = await caller.call(_RANGE, request, self._timeout, exchange)
         caller.verify(_RANGE, answer)
         return answer, chunk
+
+
+async def _give_up(coming: asyncio.Future[Any] | None) -> None:
+    """What is still on its way is not wanted any more, nor what became of it."""
+    if coming is not None:
+        coming.cancel()
+        await asyncio.wait({coming})
 
 
 class _Stream:
