@@ -178,7 +178,16 @@ def _refused_by_the_operator_alone() -> Iterator[Case]:
     path = "spec.resources[0].minSize"
     for size in ("64.5", "1507327.5", "1.3Ki"):
         yield Case(
-            f"minSize {size}", entry(minSize=size), None, "whole", path, "CEL sees no fraction"
+            f"minSize {size}",
+            entry(minSize=size),
+            None,
+            "whole",
+            path,
+            "a pattern sees no fraction",
+        )
+    for size in ("2000k", "63000m", "2.0Mi", "1e7", ".03125Ki"):
+        yield Case(
+            f"R108: minSize {size}", entry(minSize=size), None, "at least 64", path, "nor a unit"
         )
 
 
