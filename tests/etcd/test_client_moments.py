@@ -37,6 +37,7 @@ class Guarded:
         self.tokens = 0
         self.hangs = False
         self.slow = 0.0
+        self.member_id = self.later = 2
         self.token = "token-{}"
         self.defragments: list[tuple[str, float]] = []
 
@@ -47,10 +48,11 @@ class Guarded:
         return grpc_server(self.answer, pair=self.authority.issue("server"))
 
     async def answer(self, method: str, context: aio.ServicerContext) -> bytes:
-        header = pb.ResponseHeader(cluster_id=1, member_id=2)
+        header = pb.ResponseHeader(cluster_id=1, member_id=self.member_id)
         if method.endswith("/Authenticate"):
             self.tokens += 1
             if self.tokens > 1:
+                self.member_id = self.later
                 await asyncio.sleep(1000 if self.hangs else self.slow)
             answer = pb.AuthenticateResponse(header=header, token=self.token.format(self.tokens))
             return bytes(answer.SerializeToString())
@@ -92,6 +94,37 @@ async def test_the_time_of_a_defragment_begins_when_it_is_sent() -> None:
     assert token == "token-2"
     assert second > 59
     assert first > 59
+
+
+async def test_who_is_there_is_asked_again_before_a_defragment_is_sent_with_a_new_token() -> None:
+    """D12: logging in takes time, and an address may lead elsewhere afterwards."""
+    member = Guarded()
+    member.later = 3
+    async with member.serving() as endpoint, MemberClient(endpoint, member.access()) as client:
+        client.expect(Identity(1, 2))
+        with pytest.raises(errors.WrongMember):
+            await client.defragment(60)
+    assert [token for token, _ in member.defragments] == ["token-1"]
+
+
+async def test_a_defragment_goes_over_the_connection_on_which_its_member_was_asked_who_it_is(
+    monkeypatch,
+) -> None:
+    """D12: a new connection may lead elsewhere."""
+    member = Guarded()
+    async with member.serving() as endpoint, MemberClient(endpoint, member.access()) as client:
+        client.expect(Identity(1, 2))
+        asked = client.status
+
+        async def asked_and_broken() -> object:
+            status = await asked()
+            await client.caller.connection._drop()
+            return status
+
+        monkeypatch.setattr(client, "status", asked_and_broken)
+        with pytest.raises(errors.MemberUnreachable, match=r"was not sent: .*just broken"):
+            await client.defragment(60)
+    assert member.defragments == []
 
 
 async def test_a_token_that_could_not_be_sent_is_no_token(capfd) -> None:

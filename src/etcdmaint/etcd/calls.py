@@ -164,6 +164,9 @@ class Caller:
         body = request.SerializeToString()
         code = "OK"
         try:
+            if rpc.unstoppable and self.identity is not None and not self.connection.connected:
+                # Who was asked a moment ago who it is may not be who is there on another connection.
+                raise not_sent(rpc, self._gone("the connection has just broken"))
             channel = await self.connection.ready(begun + min(seconds, self.timeout))
             with self.connection.holding(channel):
                 return await self._authorized(channel, rpc, body, begun, seconds, exchange)
@@ -210,7 +213,11 @@ class Caller:
         try:
             return await send(token)
         except errors.TokenExpired:
-            return await send(await log_in(stale=token))
+            renewed = await log_in(stale=token)
+            if rpc.unstoppable:
+                # Who is there may have changed meanwhile, and is to be asked again first.
+                raise
+            return await send(renewed)
 
     async def _translated(self, sending: Sending, exchange: Exchange) -> Any:
         loop = asyncio.get_running_loop()
@@ -227,12 +234,7 @@ class Caller:
         except DecodeError:
             raise self._not_etcd(sending.rpc) from None
         except aio.UsageError:
-            closed = errors.MemberUnreachable(
-                f"{self.endpoint}: this client is closed",
-                code="UNAVAILABLE",
-                endpoint=str(self.endpoint),
-            )
-            raise not_sent(sending.rpc, closed) from None
+            raise not_sent(sending.rpc, self._gone("this client is closed")) from None
         except asyncio.CancelledError:
             # gRPC cancels what is open when a channel is closed; a cancelled caller is another thing.
             task = asyncio.current_task()
@@ -251,6 +253,10 @@ class Caller:
             seconds=seconds,
             proven=self._proven,
         )
+
+    def _gone(self, why: str) -> EtcdError:
+        where = str(self.endpoint)
+        return errors.MemberUnreachable(f"{where}: {why}", code="UNAVAILABLE", endpoint=where)
 
     def _not_etcd(self, rpc: Rpc) -> EtcdError:
         return errors.NotEtcd(

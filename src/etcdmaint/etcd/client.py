@@ -140,8 +140,15 @@ class MemberClient:
         nothing was sent, which is what MemberUnreachable (or WrongMember) says. RPCTimeout and
         ConnectionLost mean that the member may still be at it: `timeout` counts from the sending.
         """
-        await self._confirm(_DEFRAGMENT)
-        await self._unary(_DEFRAGMENT, pb.DefragmentRequest(), timeout)
+        for retried in (False, True):
+            await self._confirm(_DEFRAGMENT)
+            try:
+                await self._unary(_DEFRAGMENT, pb.DefragmentRequest(), timeout)
+                return
+            except errors.TokenExpired:
+                # Refused before it began, and there is a new token now.
+                if retried:
+                    raise
 
     async def move_leader(self, target_id: int, *, timeout: float | None = None) -> None:
         """Maintenance/MoveLeader, which only the leader answers (else NotLeader).

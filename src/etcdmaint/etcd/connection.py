@@ -48,13 +48,13 @@ class Connection:
 
         Raises MemberUnreachable, TLSFailed or NotEtcd: in each case nothing was sent.
         """
-        if self._is_ready():
+        if self.connected:
             return self._channel
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(deadline), self._connecting:
                 # Somebody else may have connected it while we waited.
-                if not self._is_ready():
+                if not self.connected:
                     await self._connect()
                 return self._channel
         except TimeoutError:
@@ -62,7 +62,9 @@ class Connection:
                 MemberUnreachable(f"no connection within {round(max(deadline - begun, 0), 2):g} s")
             ) from None
 
-    def _is_ready(self) -> bool:
+    @property
+    def connected(self) -> bool:
+        """Whether a call can be sent at once."""
         channel = self._channel
         return channel is not None and channel.get_state() is grpc.ChannelConnectivity.READY
 
@@ -89,7 +91,7 @@ class Connection:
                 await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
         finally:
-            if not self._is_ready():
+            if not self.connected:
                 await self._drop()
 
     def _check_open(self) -> None:
