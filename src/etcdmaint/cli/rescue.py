@@ -249,7 +249,7 @@ class _Terminal:
         if self.progress is not None:
             self.progress.say(text)
 
-    async def count_down(self, seconds: float, what: str) -> bool:
+    async def count_down(self, seconds: float, what: str) -> None:
         from etcdmaint.defrag.run import Phase, RunState
         from etcdmaint.quantities import format_duration
 
@@ -260,4 +260,3 @@ class _Terminal:
                 text = f"{what} in {format_duration(round(left))}; Ctrl-C leaves it as it is"
                 self.progress.state(RunState(phase=Phase.PENDING, reason="Keep", message=text))
             await self.surroundings.nap(min(1.0, left))
-        return not self.surroundings.stopping

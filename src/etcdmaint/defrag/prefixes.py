@@ -5,7 +5,7 @@ Every value has to be read for that, once; nothing of a value is kept but its le
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -43,23 +43,30 @@ def prefix_of(key: bytes) -> str:
 
 
 async def largest_prefixes(
-    client: MemberClient, *, count: int = 10, timeout: float = 10.0
+    client: MemberClient,
+    *,
+    count: int = 10,
+    timeout: float = 10.0,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> list[Prefix]:
     """The folders with the most bytes in live keys and values, the largest first. Raises EtcdError.
 
-    `timeout` is for each message, in seconds.
+    `timeout` is for each message, in seconds. None at all once `stopping` says so.
     """
     found: dict[str, Prefix] = {}
-    async for entry in _everything(RangeReader(client, timeout=timeout)):
-        name = prefix_of(entry.key)
-        prefix = found.setdefault(name, Prefix(name))
-        prefix.keys += 1
-        prefix.size += len(entry.key) + len(entry.value)
-        prefix.writes += entry.version
+    async with aclosing(_everything(RangeReader(client, timeout=timeout))) as entries:
+        async for entry in entries:
+            if stopping():
+                return []
+            name = prefix_of(entry.key)
+            prefix = found.setdefault(name, Prefix(name))
+            prefix.keys += 1
+            prefix.size += len(entry.key) + len(entry.value)
+            prefix.writes += entry.version
     return sorted(found.values(), key=lambda prefix: (-prefix.size, prefix.name))[:count]
 
 
-async def _everything(reader: RangeReader) -> AsyncIterator[Entry]:
+async def _everything(reader: RangeReader) -> AsyncGenerator[Entry, None]:
     """Every key once; behind the last one at a newer revision where that one is compacted meanwhile."""
     position = _NO_END
     while True:

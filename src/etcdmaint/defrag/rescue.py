@@ -50,8 +50,8 @@ class Witness(Protocol):
     def say(self, text: str) -> None:
         """One sentence for each step."""
 
-    async def count_down(self, seconds: float, what: str) -> bool:
-        """Let so many seconds pass; whether they did, or somebody asked to stop."""
+    async def count_down(self, seconds: float, what: str) -> None:
+        """Let so many seconds pass, fewer once somebody asks to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,11 @@ class Rescue:
         rescued = self._ended(Ending.DONE, "NOSPACE is disarmed, etcd takes writes again")
         self._witness.say("reading every key, to tell what fills the database")
         try:
-            prefixes = await largest_prefixes(client, timeout=self._timing.answer_limit)
+            prefixes = await largest_prefixes(
+                client,
+                timeout=self._timing.answer_limit,
+                stopping=lambda: self._surroundings.stopping,
+            )
         except EtcdError as error:
             # It is healed all the same.
             self._witness.say(f"what fills the database could not be read: {error}")
@@ -212,13 +216,12 @@ class Rescue:
                 f"that was not enough: history up to revision {head} will be dropped in "
                 f"{format_duration(keep)}"
             )
-            if not await self._witness.count_down(
-                keep, f"history up to revision {head} is dropped"
-            ):
-                raise _Over(Ending.STOPPED, "stopped before any history was dropped")
+            await self._witness.count_down(keep, f"history up to revision {head} is dropped")
             if not await self._armed(link):
                 self._witness.say("somebody has disarmed NOSPACE meanwhile: no history is dropped")
                 return False
+        if self._surroundings.stopping:
+            raise _Over(Ending.STOPPED, "stopped before any history was dropped")
         self._witness.say(f"compacting to revision {head}, on every member")
         cluster = link.cluster
         voters = [cluster.client(m.id) for m in cluster.members if not m.is_learner]

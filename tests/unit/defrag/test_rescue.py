@@ -35,6 +35,8 @@ class Witnessed:
     holder_after: str = ""
     """Who takes the cluster's lock once history is cut."""
     healed_meanwhile: bool = False
+    stopped_at: str = ""
+    """Somebody asks to stop when this is said."""
     said: list[str] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
 
@@ -57,12 +59,13 @@ class Witnessed:
 
     def say(self, text: str) -> None:
         self.said.append(text)
+        if self.stopped_at and self.stopped_at in text:
+            self.world.stopping = True
 
-    async def count_down(self, seconds: float, what: str) -> bool:
+    async def count_down(self, seconds: float, what: str) -> None:
         self.waited.append(seconds)
         if self.healed_meanwhile:
             self.world.set_nospace(False)
-        return True
 
 
 @pytest.fixture(autouse=True)
@@ -180,6 +183,17 @@ class TestTheSteps:
 
         timeless(main(False, 0, []))
         timeless(main(True, HEAD, [5.0]))
+
+    def test_whoever_asks_to_stop_before_history_is_cut_keeps_it(self) -> None:
+        """D7: at the last moment as well."""
+
+        async def main() -> None:
+            world = full(live=True)
+            seen = Witnessed(world, stopped_at="will be dropped")
+            assert (await heal(world, seen)).ending is Ending.STOPPED
+            assert (seen.cut, world.nospace) == (0, True)
+
+        timeless(main())
 
     def test_history_that_need_not_go_any_more_is_kept(self) -> None:
         """D40: five minutes are long enough for somebody else to heal it."""
