@@ -444,6 +444,42 @@ def test_what_is_stored_is_counted_and_damage_is_told_without_a_name(
     assert policies.audit() == audit
 
 
+def test_an_audit_ends_with_the_wish_for_it_and_is_not_made_again_by_a_restart(
+    plane: ControlPlane,
+    namespace: str,
+    policies: Policies,
+    start_operator: OperatorFactory,
+    etcd_cluster_factory: EtcdClusterFactory,
+) -> None:
+    """At 64Ki/s it would take a minute and a half: interval 0s stops it at once, and reads no more."""
+    etcd = etcd_cluster_factory(size=1)
+    plant(etcd, {f"configmaps/ns/{n:03}": b"{" + b" " * 100_000 + b"}" for n in range(60)})
+    connect(plane, namespace, etcd)
+    policies.put(NOTHING, audit={"bytesPerSecond": "64Ki"})
+    operator = start_operator(compression_pace=QUICK)
+    reads = 'etcdmaint_etcd_rpc_duration_seconds_count{code="OK",method="Range"}'
+    until(lambda: (operator.metric(reads) or 0) > 8, "the audit is under way", 20)
+    policies.change(audit={"interval": "0s"})
+    policies.wait("Audited", "Unknown", "AuditOff")
+    ended = "an audit is not wanted any more"
+    until(lambda: ended in operator.log.read_text(), ended, 10)
+    assert policies.audit() == {}
+    policies.change(audit={"interval": "1h", "bytesPerSecond": "1Gi"})
+    policies.wait("Audited", "True", "Consistent")
+    made = policies.audit()
+    assert made["values"] == 60
+    operator.terminate()
+    operator = start_operator(compression_pace=QUICK)
+    looks = (
+        'etcdmaint_kubernetes_request_duration_seconds_count{resource="configmaps",'
+        'result="success",verb="get"}'
+    )
+    until(lambda: (operator.metric(looks) or 0) >= 5, "five looks", 30)
+    assert policies.audit() == made
+    assert operator.metric('etcdmaint_storage_audits_total{result="consistent"}') == 0
+    assert operator.complaints() == []
+
+
 def _newer(frame: bytes) -> bytes:
     """A frame of an algorithm that is not known yet, whole by its checksum."""
     head, body = frame[:4] + b"\x07", frame[9:]
