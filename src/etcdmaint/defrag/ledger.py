@@ -32,6 +32,8 @@ class Ledger:
         instrumentation: Instrumentation,
     ) -> None:
         self.state = state
+        self._written = ""
+        """The message that is durable, as far as this process has written it."""
         self._journal = journal
         self._audience = audience
         self._instrumentation = instrumentation
@@ -46,6 +48,7 @@ class Ledger:
         """Change the record and return when it is durable."""
         self.amend(**changes)
         await self._journal.record(self.state)
+        self._written = self.state.message
 
     def amend_row(self, row: MemberRow) -> None:
         """Replace the row of the same member, and count it once it has its outcome."""
@@ -83,9 +86,10 @@ class Ledger:
             self._audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
             return True
         self.amend(message=message)
-        if stale:
-            await self.write()
-        return stale
+        if not stale or message == self._written:
+            return False
+        await self.write()
+        return True
 
     @property
     def begun(self) -> bool:
