@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from etcdmaint.cli.terminal import TerminalSurroundings
     from etcdmaint.defrag.rescue import Rescue, Rescued
     from etcdmaint.defrag.run import Audience, RunRequest
-    from etcdmaint.etcd.client import MemberClient
 
 FULL_ABOVE = Fraction(8, 10)
 PATIENCE = 60.0
@@ -156,12 +154,15 @@ class _Parts:
     def rescue(self, audience: Audience, progress: Progress | None = None) -> Rescue:
         from etcdmaint.cli.terminal import MemoryJournal, ProcessFence
         from etcdmaint.clock import SystemClock
+        from etcdmaint.compaction.by_hand import HistoryByHand
         from etcdmaint.defrag.rescue import Rescue
         from etcdmaint.defrag.sweep import Sweep
         from etcdmaint.defrag.timing import Timing
 
         clock, fence = SystemClock(), ProcessFence()
-        timing = Timing(rpc_timeout=self.connection.command_timeout)
+        timing = Timing(
+            dial_timeout=self.connection.dial_timeout, rpc_timeout=self.connection.command_timeout
+        )
 
         def make_sweep(request: RunRequest, break_lock: bool) -> Sweep:
             return Sweep(
@@ -180,7 +181,7 @@ class _Parts:
             make_sweep,
             surroundings=self.surroundings,
             fence=fence,
-            history=_ByHand(self.connection.command_timeout),
+            history=HistoryByHand(self.connection.command_timeout, COMPACTION_LIMIT),
             witness=_Terminal(progress, self.surroundings),
             clock=clock,
             timing=timing,
@@ -199,33 +200,6 @@ class _Parts:
                 return await interruption.guard(self.rescue(progress, progress).carry_out(keep))
         finally:
             progress.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _ByHand:
-    """Implements `defrag.rescue.History`."""
-
-    timeout: float
-
-    async def compacted(self, member: MemberClient) -> int:
-        from etcdmaint.compaction.by_hand import read_compacted
-
-        return await read_compacted(member, timeout=self.timeout)
-
-    async def compact(self, members: Sequence[MemberClient], revision: int) -> None:
-        from etcdmaint.compaction.by_hand import compact_now
-
-        await compact_now(members, revision, timeout=COMPACTION_LIMIT)
-
-    async def is_told(self, member: MemberClient, revision: int) -> bool:
-        from etcdmaint.compaction.by_hand import is_told
-
-        return await is_told(member, revision, timeout=self.timeout)
-
-    async def publish(self, member: MemberClient, revision: int) -> bool:
-        from etcdmaint.compaction.by_hand import publish
-
-        return await publish(member, revision, timeout=self.timeout)
 
 
 class _Silent:

@@ -15,13 +15,14 @@ from typing import Protocol
 
 from etcdmaint.compaction.election import (
     KEY,
-    PHYSICAL_TIMEOUT,
+    State,
     Store,
     advertised,
     compact_physically,
+    request,
 )
 from etcdmaint.errors import EtcdError, RevisionCompacted, RPCTimeout
-from etcdmaint.etcd.types import Compare, PutOp, RangeOp, RangeResult
+from etcdmaint.etcd.types import RangeResult
 from etcdmaint.etcd.watch import WatchBatch
 
 _EVERYTHING = (b"\0", b"\0")
@@ -114,48 +115,52 @@ async def read_compacted(member: Member, *, timeout: float | None = None) -> int
     raise RPCTimeout("etcd does not say to which revision it is compacted")
 
 
-async def compact_now(
-    members: Sequence[Member], revision: int, *, timeout: float = PHYSICAL_TIMEOUT
-) -> None:
-    """Compact to this revision, physically and on every member, and see that it is so.
+@dataclass(frozen=True, slots=True)
+class HistoryByHand:
+    """Cuts history where etcd is full, and tells the other contenders. Every method raises EtcdError.
 
-    One that had been compacted as far already is as good. Raises EtcdError where it is not known to be
-    done: it may be asked for again.
+    In seconds: `timeout` for a question, `limit` for one member's compaction.
     """
-    first, *others = members
-    with contextlib.suppress(RevisionCompacted):
-        await compact_physically(first, others, revision, timeout, others_timeout=timeout)
-    compacted = await read_compacted(first)
-    if compacted < revision:
-        raise EtcdError(f"compacted to {revision}, but etcd says that it is at {compacted}")
 
+    timeout: float
+    limit: float
 
-async def is_told(member: Store, revision: int, *, timeout: float | None = None) -> bool:
-    """Whether the key says that as much is compacted; also where there is no key. Raises EtcdError."""
-    version, said = await _read_key(member, timeout)
-    return version == 0 or said >= revision
+    async def compacted(self, member: Member) -> int:
+        """As `read_compacted`."""
+        return await read_compacted(member, timeout=self.timeout)
 
+    async def compact(self, members: Sequence[Member], revision: int) -> None:
+        """Compact to this revision, physically and on every member, and see that it is so.
 
-async def publish(member: Store, revision: int, *, timeout: float | None = None) -> bool:
-    """Have the key say what was compacted without it; whether it had to be written.
+        One that had been compacted as far already is as good. An error means that it is not known to
+        be done: it may be asked for again.
+        """
+        first, *others = members
+        with contextlib.suppress(RevisionCompacted):
+            await compact_physically(first, others, revision, self.limit, others_timeout=self.limit)
+        compacted = await read_compacted(first)
+        if compacted < revision:
+            raise EtcdError(f"compacted to {revision}, but etcd says that it is at {compacted}")
 
-    By the same compare-and-swap as in the election, so that other contenders only see one more round. A
-    key that says as much or more is left alone, also when it is moved on meanwhile. Raises EtcdError.
-    """
-    version, said = await _read_key(member, timeout)
-    if said >= revision:
-        return False
-    answer = await member.txn(
-        [Compare.version(KEY, version)],
-        [PutOp(KEY, b"%d" % revision)],
-        [RangeOp(KEY)],
-        timeout=timeout,
-    )
-    return answer.succeeded
+    async def is_told(self, member: Store, revision: int) -> bool:
+        """Whether the key says that as much is compacted; also where there is no key."""
+        version, said = await self._read_key(member)
+        return version == 0 or said >= revision
 
+    async def publish(self, member: Store, revision: int) -> bool:
+        """Have the key say what was compacted without it; whether it had to be written.
 
-async def _read_key(member: Store, timeout: float | None) -> tuple[int, int]:
-    """The key's version and the revision that it says, 0 for nothing sensible."""
-    found = await member.range(KEY, timeout=timeout)
-    kv = found.kvs[0] if found.kvs else None
-    return kv.version if kv else 0, advertised(kv, found.header.revision) or 0
+        By the same compare-and-swap as in the election, so that other contenders only see one more
+        round. A key that says as much or more is left alone, also when it is moved on meanwhile.
+        """
+        version, said = await self._read_key(member)
+        if said >= revision:
+            return False
+        swap = request(State(version, revision))
+        return (await member.txn(*swap, timeout=self.timeout)).succeeded
+
+    async def _read_key(self, member: Store) -> tuple[int, int]:
+        """The key's version and the revision that it says, 0 for nothing sensible."""
+        found = await member.range(KEY, timeout=self.timeout)
+        kv = found.kvs[0] if found.kvs else None
+        return kv.version if kv else 0, advertised(kv, found.header.revision) or 0

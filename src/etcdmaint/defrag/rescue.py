@@ -136,7 +136,7 @@ class Rescue:
         rehearsal = await self._make_sweep(asked, False).run()
         if rehearsal.ending is not Ending.DONE:
             return Findings(rehearsal.ending, rehearsal.state.message)
-        link = Link(self._timing.rpc_timeout, None, self._connect)
+        link = Link(self._timing.dial_timeout, None, self._connect)
         try:
             cluster = await link.follow(await self._surroundings.look())
             observation = await observe(cluster, timeout=self._timing.rpc_timeout)
@@ -167,7 +167,7 @@ class Rescue:
 
         Raises EtcdError where a step failed: what was done before stands, and it can be run again.
         """
-        link = Link(self._timing.rpc_timeout, None, self._connect)
+        link = Link(self._timing.dial_timeout, None, self._connect)
         try:
             await link.follow(await self._surroundings.look())
             return await self._heal(link, keep)

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from etcdmaint.compaction.by_hand import is_told, publish, read_compacted
+from etcdmaint.compaction.by_hand import HistoryByHand, read_compacted
 from etcdmaint.errors import RevisionCompacted, RPCTimeout
 from etcdmaint.etcd.types import RangeResult
 from etcdmaint.etcd.watch import WatchBatch
 
 from .kv import InMemoryStore
+
+HISTORY = HistoryByHand(timeout=1.0, limit=1.0)
 
 
 @pytest.mark.parametrize(
@@ -27,19 +29,19 @@ async def test_they_are_told_unless_they_know(
     store = InMemoryStore(revision=100)
     if value is not None:
         store.put(value)
-    assert await is_told(store, 90) is told
-    assert await publish(store, 90) is (value != written)
+    assert await HISTORY.is_told(store, 90) is told
+    assert await HISTORY.publish(store, 90) is (value != written)
     assert store.kv is not None
     assert store.kv.value == written
-    assert await is_told(store, 90)
+    assert await HISTORY.is_told(store, 90)
 
 
 async def test_who_knows_more_is_left_alone() -> None:
     """C1."""
     store = InMemoryStore(revision=100)
     store.put(b"95")
-    assert await is_told(store, 90)
-    assert not await publish(store, 90)
+    assert await HISTORY.is_told(store, 90)
+    assert not await HISTORY.publish(store, 90)
     assert store.version == 1
 
 
