@@ -376,6 +376,29 @@ def test_when_etcd_goes_away_in_the_middle_the_token_is_printed(
     assert document["consistent"]
 
 
+@pytest.mark.parametrize("version", ["3.7", "3.6"])
+def test_when_the_member_that_is_read_from_dies_another_one_is_read(
+    etcd_cluster_factory: EtcdClusterFactory, etcdmaint: CommandLine, version: str
+) -> None:
+    """R150: at the same revision, each key once."""
+    cluster = etcd_cluster_factory(size=3, version=version)
+    planted = {b"/registry/pods/b/%03d" % number: objects.DEFLATED for number in range(40)}
+    planted |= {b"/registry/pods/a/%02d" % number: b"x" * 1_000_000 for number in range(20)}
+    plant(cluster, planted.items())
+    read, other = cluster.followers()
+    other.pause()
+    try:
+        scanning = running(cluster, "--limit-rate=4Mi", "-o", "json", "--command-timeout=1s")
+        first_line(scanning)
+    finally:
+        other.resume()
+    read.kill()
+    out, err = scanning.communicate(timeout=60)
+    document = json.loads(out)
+    assert (document["member"], document["consistent"]) == (other.name, True), err
+    assert told(document) == {("pods", "deflate frame"): 40, ("pods", "opaque"): 20}
+
+
 def test_hostile_names_come_out_escaped_and_whole(
     cluster: EtcdCluster, etcdmaint: CommandLine
 ) -> None:
