@@ -122,7 +122,14 @@ class DefragSurroundings:
             if asked and self.stopping:
                 raise StopRequested("asked to stop")
             asked = True
-            return await self._look()
+            try:
+                return await self._look()
+            except Forbidden as error:
+                if error.status == 401:  # who we are is not known for the moment
+                    raise
+                raise ClusterNotReady(
+                    "Forbidden", f"this operator lacks a right: {error}"
+                ) from None
 
         return await persist(attempt, self.parts.fence, self.parts.clock, str(self.ref))
 

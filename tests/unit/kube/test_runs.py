@@ -16,6 +16,7 @@ from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import ClusterNotReady, StopRequested
 from etcdmaint.etcd.endpoint import AddressMap
 from etcdmaint.kube import runs
+from etcdmaint.kube.client import Forbidden
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.events import EventSink, shortened
 from etcdmaint.kube.resources import (
@@ -153,6 +154,29 @@ async def test_an_api_server_that_is_away_is_waited_for_at_a_look(api: Api) -> N
     api.outages = 4
     assert (await around.look()).seeds
     assert len(api.clock.slept) == 4
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_right_that_is_missing_is_told_and_a_401_is_waited_out(
+    api: Api, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """D4, D7: a wait for an administrator has its deadline, and takes no old way to etcd from us."""
+    around = surroundings(api, asked())
+    get, refusals = api.get, 2
+
+    async def guarded(resource: Any, *where: Any, **how: Any) -> dict[str, Any]:
+        nonlocal refusals
+        if resource is ETCD_CONNECTIONS and refusals:
+            refusals -= 1
+            raise Forbidden("etcdconnections is forbidden", status=status)
+        return await get(resource, *where, **how)
+
+    monkeypatch.setattr(api, "get", guarded)
+    if status == 403:
+        with pytest.raises(ClusterNotReady, match="lacks a right: etcdconnections"):
+            await around.look()
+        refusals = 0
+    assert (await around.look()).seeds
 
 
 async def test_waiting_for_the_api_server_ends_when_the_run_is_to_stop(api: Api) -> None:
