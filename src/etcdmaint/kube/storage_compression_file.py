@@ -6,11 +6,14 @@ strict loader. This module must not know who may load the file, nor where it is 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from etcdmaint.api.compression import StorageCompressionConfiguration, parse_compression
+from etcdmaint.api.conditions import MAX_MESSAGE
 from etcdmaint.compression.policy import FIRST_READER, Policy, Problem, Stage, problems
 from etcdmaint.compression.rendering import Entry, render
 from etcdmaint.errors import InvalidInput
@@ -23,6 +26,8 @@ FIRST_WITH_STAGE: Final[Mapping[Stage, Release]] = {Stage.ALPHA: (1, 38), Stage.
 
 SECRETS_SELECTED: Final = "SecretsSelected"
 """The reason of Valid where the warning of R121 is due."""
+
+_MOST_TOLD: Final = MAX_MESSAGE - 64
 
 # Whether a release may load the file is asked later, and of that release.
 _ANY_RELEASE = "999999.0"
@@ -87,7 +92,12 @@ def read_configuration(obj: Mapping[str, Any]) -> Reading:
 def _told(found: tuple[Problem, ...]) -> str:
     # Lines of a file that nobody has written mean nothing to its author; paths do.
     faults = [f"spec.{problem.field or 'resources'}: {problem.fault}" for problem in found]
-    return faults[0] if len(faults) == 1 else f"{len(faults)} faults: {'; '.join(faults)}"
+    if len(faults) == 1:
+        return faults[0]
+    # A message has an end. How many are behind it is told, and none is told by half.
+    shown = bisect_right(list(accumulate(len(fault) + 2 for fault in faults)), _MOST_TOLD) or 1
+    more = f"; and {len(faults) - shown} more" if shown < len(faults) else ""
+    return f"{len(faults)} faults: {'; '.join(faults[:shown])}{more}"
 
 
 def _reader(policy: Policy) -> Requirement | None:

@@ -118,6 +118,15 @@ def test_every_fault_is_told_with_its_path_at_once() -> None:
     assert "line" not in valid.message
 
 
+def test_faults_that_have_no_room_in_a_message_are_counted() -> None:
+    spec = policy(*(PODS | {"minSize": "64.5"} for _ in range(200)))
+    message = read_configuration(stored(spec)).valid.message
+    assert message.startswith("399 faults: spec.resources[0].minSize: ")
+    told, more = message.removeprefix("399 faults: ").split("; and ")
+    assert len(told.split("; ")) + int(more.removesuffix(" more")) == 399
+    assert 3500 < len(message) <= 4096
+
+
 def test_a_file_that_no_api_server_could_load_is_not_valid() -> None:
     """A megabyte is the reader's limit."""
     names = [f"{'x' * 60}.{'y' * 200}{index}" for index in range(64)]
