@@ -95,7 +95,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], fence: Fence, clock: Cloc
             return await attempt()
         except (Unavailable, Forbidden) as error:
             if pause == _FIRST_PAUSE:
-                log.warning("the Kubernetes API is away", extra={"what": what, "error": str(error)})
+                log.warning("waits for the Kubernetes API", extra={"what": what, "error": str(error)})
         fence.assert_held()
         await clock.sleep(pause)
         pause = min(_LONGEST_PAUSE, pause * 2)
