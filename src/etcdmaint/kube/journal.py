@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 5.0
+_LONGEST_REFUSAL = 600.0
+"""How long rights that are missing are waited for: a cluster's slot may be held meanwhile (D4)."""
 
 
 class DefragJournal:
@@ -39,7 +41,7 @@ class DefragJournal:
         """Write the state; nothing is written when the status says so already.
 
         Raises RunGone when the object is not there any more, is another one, or was ended by somebody
-        else; LeadershipLost when this process may not write any more.
+        else; LeadershipLost when this process may not write any more; Forbidden after ten minutes of it.
         """
         await persist(
             lambda: self._attempt(state), self._fence, self._clock, f"status of {self._ref}"
@@ -86,16 +88,25 @@ async def read_object(api: KubeApi, ref: ObjectRef) -> Json:
 async def persist(attempt: Callable[[], Awaitable[T]], fence: Fence, clock: Clock, what: str) -> T:
     """Try until the API server carries it out, for as long as this process leads (D38).
 
-    Raises LeadershipLost, and whatever the attempt raises but Unavailable and Forbidden: rights that
-    are missing now may be given later.
+    Raises LeadershipLost, and whatever the attempt raises but Unavailable; Forbidden after ten minutes:
+    rights that are missing now may be given later.
     """
     pause = _FIRST_PAUSE
+    refused_since: float | None = None
     while True:
         try:
             return await attempt()
         except (Unavailable, Forbidden) as error:
+            if isinstance(error, Unavailable):
+                refused_since = None
+            elif refused_since is None:
+                refused_since = clock.monotonic()
+            elif clock.monotonic() - refused_since >= _LONGEST_REFUSAL:
+                raise
             if pause == _FIRST_PAUSE:
-                log.warning("waits for the Kubernetes API", extra={"what": what, "error": str(error)})
+                log.warning(
+                    "waits for the Kubernetes API", extra={"what": what, "error": str(error)}
+                )
         fence.assert_held()
         await clock.sleep(pause)
         pause = min(_LONGEST_PAUSE, pause * 2)

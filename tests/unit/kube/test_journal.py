@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from etcdmaint.defrag.run import Phase, RunGone, RunState
 from etcdmaint.errors import LeadershipLost
+from etcdmaint.kube.client import Forbidden, Unavailable
 from etcdmaint.kube.journal import DefragJournal
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
 from tests.unit.kube.fakes import FakeApi, FakeClock, FakeFence
@@ -79,6 +81,24 @@ async def test_waiting_ends_with_the_right_to_write(api: FakeApi) -> None:
     with pytest.raises(LeadershipLost):
         await journal(api, fence).record(RUNNING)
     assert 30.0 <= api.clock.seconds <= 36.0
+
+
+async def test_a_right_that_is_missing_is_waited_for_but_not_for_ever(api: FakeApi) -> None:
+    """D4: the cluster's slot may be held meanwhile. Not counted: what an API server that is away took."""
+    answers: list[Exception] = [Unavailable("away")] * 200 + [Forbidden("no")] * 3
+
+    def refuse() -> None:
+        if answers:
+            raise answers.pop(0)
+
+    api.disturb = refuse
+    await journal(api).record(RUNNING)
+    assert status(api)["phase"] == "Running"
+    began = api.clock.seconds
+    answers += [Forbidden("no")] * 1000
+    with pytest.raises(Forbidden):
+        await journal(api).record(replace(RUNNING, message="another"))
+    assert 600 <= api.clock.seconds - began <= 610
 
 
 async def test_who_has_lost_the_lease_writes_nothing(api: FakeApi) -> None:
