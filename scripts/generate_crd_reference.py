@@ -19,9 +19,10 @@ HEAD = """\
 
 `kubectl explain edf.spec.rule` and the like say the same.
 
-Kubernetes 1.29 or newer is needed: the schemas compare sizes with CEL's `quantity()`, which came into
-the API server's CEL environment with 1.28, and an API server takes a new function in a schema from
-the release after that on (`library.Quantity` in k8s.io/apiserver, pkg/cel/environment/base.go). The
+Kubernetes 1.30 or newer is needed: the schemas compare sizes with CEL's `quantity()`, which API
+servers take since 1.29 (`library.Quantity` in k8s.io/apiserver, pkg/cel/environment/base.go), and that
+release still estimates the cost of finding an endpoint twice above its limit. A test asks 1.30's own
+validation of CRDs; no API server older than 1.37 was run. The
 operator judges by the same rules once more: an EtcdDefrag that was admitted by the older public CRD
 of that name and has such a fault ends with phase `Failed` and reason `InvalidSpec`.
 

@@ -30,7 +30,9 @@ from zlib_ng import zlib_ng
 from etcdmaint.compression import frame
 from etcdmaint.compression.policy import Algorithm, Rule
 from etcdmaint.compression.transformer import Identity, Transformer
-from tests.fuzz.judge import go_program
+from tests.controlplane.cache import cache_dir
+from tests.controlplane.golang import toolchain
+from tests.fuzz.judge import GO_MODULE, go_flate
 
 from .bench_compression_objects import Objects, of_size
 
@@ -72,7 +74,7 @@ class Go:
             for value in objects:
                 file.write(struct.pack("<I", len(value)) + value)
         self._process = subprocess.Popen(
-            [str(go_program()), "bench", file.name],
+            [str(go_flate()), "bench", file.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -360,9 +362,9 @@ def page(
     kinds: list[tuple[str, int, float, float, float | None]],
 ) -> str:
     """Everything as Markdown."""
-    go = subprocess.run([str(go_program())], capture_output=True, text=True, check=False)
+    go = subprocess.run([str(go_flate())], capture_output=True, text=True, check=False)
     assert "usage" in go.stderr
-    version = go_program().name.split("-")[1]
+    version = toolchain(GO_MODULE, cache_dir()).version
     out = [
         "# Compression: figures",
         "",

@@ -16,6 +16,7 @@ import pytest
 from etcdmaint.api import names
 from etcdmaint.api.connection import EtcdConnection, parse_connection
 from etcdmaint.api.defrag import EtcdDefrag, parse_defrag
+from etcdmaint.api.metadata import is_paused
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.kubeapi import ApiError
 from tests.unit.api.cases import (
@@ -149,7 +150,7 @@ def test_the_labels_of_an_etcddefrag_and_the_same_spec_again_are_accepted(
         labels,
         content_type="application/merge-patch+json",
     )
-    assert parse_defrag(patched).paused
+    assert is_paused(patched["metadata"]["annotations"])
 
 
 def test_an_etcdconnection_can_be_changed(plane: ControlPlane, namespace: str) -> None:

@@ -292,11 +292,11 @@ def test_who_is_to_end_has_the_time_that_it_may_need(
     assert fault in done.stderr
 
 
-def test_a_kubernetes_that_cannot_compare_quantities_is_refused(tmp_path: Path) -> None:
-    done = template(tmp_path, check=False, version="--kube-version=1.28.15")
+def test_a_kubernetes_that_does_not_take_the_crds_is_refused(tmp_path: Path) -> None:
+    done = template(tmp_path, check=False, version="--kube-version=1.29.15")
     assert done.returncode != 0
-    assert "1.29" in done.stderr
-    template(tmp_path, version="--kube-version=1.29.0")
+    assert "1.30" in done.stderr
+    template(tmp_path, version="--kube-version=1.30.0")
 
 
 def test_the_schema_has_every_value_and_no_other() -> None:

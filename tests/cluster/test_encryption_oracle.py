@@ -10,9 +10,7 @@ import base64
 import json
 import random
 import re
-import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,8 @@ import pytest
 from etcdmaint.compression.encryption.chain import EncryptionChain, ResourceChain
 from etcdmaint.compression.encryption.configuration import EncryptionConfiguration, problems
 from etcdmaint.errors import EncryptionError
-from tests.controlplane import cache, golang
+from tests.controlplane.golang import NoGo
+from tests.controlplane.gosource import go_program
 from tests.controlplane.programs import PROGRAMS
 from tests.unit.compression.encryption.files import IDENTITY, configured, document, entry, keyed
 
@@ -73,7 +72,8 @@ apiserverpeeripinfo . key1 a:b größe null ~ 1e3 1_000 0x10 0o7 0b1 1:30 1:30.5
 2026-01-31 2001-12-14t21:59:43.10-05:00 yes no on Off y n Y N true True .inf .nan = "" '' [a] {a:b}
 [] {} &a *a v1 EncryptionConfig identity aesgcm aescbc secretbox keys name secret resources providers
 c2hvcnQ= @@@@ c2VjcmV0IGlzIHNlY3VyZQ c2VjcmV0IGlzIHNlY3VyZQ== MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3
-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA= AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA== AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA====
+AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
+AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA== AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA====
 """
 ANY_WORD = re.compile(r"[^\s\[\]{},'\":]+")
 NAME = re.compile(r"(?<=name: )[^\s,}]+|secrets|configmaps|pods.example.com|(?<=')\S+(?=')")
@@ -121,33 +121,13 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def oracle() -> Iterator[Oracle]:
-    asked = Oracle(build())
+    try:
+        program = go_program(SOURCE, PROGRAMS["kube-apiserver"].module_dir)
+    except NoGo as error:
+        pytest.skip(f"no Go to build Kubernetes' own transformers with: {error}")
+    asked = Oracle(program)
     yield asked
     asked.close()
-
-
-def build() -> Path:
-    """The program, from the module that pins kube-apiserver."""
-    module = PROGRAMS["kube-apiserver"].module_dir
-    try:
-        go = golang.toolchain(module, cache.cache_dir())
-        command = go.ensure(lambda text: print(text, file=sys.stderr))
-    except golang.NoGo as error:
-        pytest.skip(f"no Go to build Kubernetes' own transformers with: {error}")
-    folder = cache.cache_dir() / "bin" / cache.key(module, go.version, SOURCE.read_text())
-    program = folder / "encryption-oracle"
-    with cache.exclusive(folder, lambda text: print(text, file=sys.stderr)):
-        if not program.exists():
-            for needed in (module / "go.mod", module / "go.sum", SOURCE):
-                shutil.copy(needed, folder)
-            subprocess.run(
-                [str(command), "build", "-trimpath", "-o", f"{program}.new", SOURCE.name],
-                cwd=folder,
-                env=golang.environment(),
-                check=True,
-            )
-            Path(f"{program}.new").rename(program)
-    return program
 
 
 def mutated_file(rng: random.Random) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import subprocess
 from itertools import islice
@@ -13,11 +12,11 @@ import google_crc32c
 from isal import isal_zlib
 
 from etcdmaint.compression import frame
-from tests.controlplane import cache, golang
+from tests.controlplane.gosource import go_program
 
 from .mutation import Family, frames
 
-_MODULE = Path(__file__).parents[1] / "bench" / "go" / "flate"
+GO_MODULE = Path(__file__).parents[1] / "bench" / "go" / "flate"
 _VERDICTS = {
     frame.ChecksumMismatch: "c",
     frame.UnsupportedAlgorithm: "u",
@@ -25,23 +24,9 @@ _VERDICTS = {
 }
 
 
-def go_program() -> Path:
-    """The small Go program, built once for this Go and this source."""
-    go = golang.toolchain(_MODULE, cache.cache_dir())
-    source = (_MODULE / "main.go").read_bytes()
-    folder = cache.cache_dir() / "flate"
-    path = folder / f"flate-{go.version}-{google_crc32c.value(source):08x}"
-    with cache.exclusive(folder, print):
-        if not path.exists():
-            fresh = path.with_suffix(".new")
-            subprocess.run(
-                [str(go.ensure(print)), "build", "-o", str(fresh), "."],
-                cwd=_MODULE,
-                env=golang.environment() | {"GOAMD64": os.environ.get("GOAMD64", "v1")},
-                check=True,
-            )
-            fresh.rename(path)
-    return path
+def go_flate() -> Path:
+    """Go's own compress/flate and hash/crc32 behind a pipe."""
+    return go_program(GO_MODULE / "main.go", GO_MODULE)
 
 
 def ours(value: bytes) -> tuple[str, int]:
@@ -60,7 +45,7 @@ def differences(values: list[bytes]) -> list[bytes]:
     for value in values:
         asked.write(struct.pack("<I", len(value)) + value)
     answer = subprocess.run(
-        [str(go_program()), "judge"], input=asked.getvalue(), capture_output=True, check=True
+        [str(go_flate()), "judge"], input=asked.getvalue(), capture_output=True, check=True
     ).stdout
     if len(answer) != 5 * len(values):
         raise AssertionError(f"{len(answer)} bytes for {len(values)} verdicts")

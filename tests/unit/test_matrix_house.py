@@ -20,6 +20,7 @@ SHELLS = {
     "kube/connections.py",
     "kube/runs.py",
     "kube/storage_compression.py",
+    "kube/storage_compression_auditing.py",
 }
 REASONED = re.compile(r"(noqa: [A-Z0-9, ]+|type: ignore\[[^]]+\])\s*(#|-)\s*\w")
 # Made of parts, so that this file does not hold them.
