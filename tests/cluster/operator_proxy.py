@@ -106,7 +106,7 @@ class ApiProxy:
         return http.client.HTTPSConnection(host, port, context=self._context, timeout=400)
 
     def note(self, write: Write) -> None:
-        """Remember a write that is being carried out."""
+        """Remember a write that has been carried out."""
         with self._lock:
             self.writes.append(write)
 
@@ -170,7 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
             # The operator was ended before its request was carried out.
             self.close_connection = True
             return
-        proxy.note(write)
         self._forward(data, write)
 
     def _hung_up(self) -> bool:
@@ -190,9 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
             upstream.request(self.command, self.path, body=data, headers=headers)
             answer = upstream.getresponse()
-            after = self.server.proxy.after
-            if write is not None and after is not None and answer.status < 400:
-                after(write)
+            proxy = self.server.proxy
+            if write is not None and answer.status < 400:
+                proxy.note(write)
+                if proxy.after is not None:
+                    proxy.after(write)
             self.send_response(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in _HOP and name.lower() not in ("date", "server"):
