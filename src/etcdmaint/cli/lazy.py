@@ -52,16 +52,7 @@ class LazyGroup(click.Group):
         found = self.lazy.get(cmd_name)
         if found is None:
             return None
-        try:
-            module = importlib.import_module(found.module)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] == "etcdmaint":
-                raise
-            raise click.ClickException(
-                f"{cmd_name} needs the Python package {error.name}, which is not installed: "
-                "pip install 'etcdmaint[operator]'"
-            ) from error
-        command = getattr(module, found.attribute)
+        command = getattr(importlib.import_module(found.module), found.attribute)
         assert isinstance(command, click.Command)
         return command
 

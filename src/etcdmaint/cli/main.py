@@ -43,6 +43,7 @@ COMMANDS = {
     ),
 }
 
+_OURS = "etcdmaint"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
@@ -121,6 +122,12 @@ def _explain(error: BaseException) -> int:
         return _say(one_line(error.format_message()), ExitCode.FAILED)
     if isinstance(error, EtcdmaintError):
         return _say(sentence(error), code_for(error))
+    if isinstance(error, ModuleNotFoundError) and not (error.name or _OURS).startswith(_OURS):
+        return _say(
+            f"this needs the Python package {error.name}, which is not installed: "
+            "pip install 'etcdmaint[operator]'",
+            ExitCode.FAILED,
+        )
     if isinstance(error, OSError) and error.errno in _FULL:
         return _say(f"not everything could be written: {error.strerror}", ExitCode.FAILED)
     return _say(_confession(error), ExitCode.FAILED)

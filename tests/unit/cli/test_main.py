@@ -313,6 +313,18 @@ def test_a_missing_extra_is_named_with_the_way_to_get_it(
     assert "etcdmaint[operator]" in one_sentence(said)
 
 
+def test_a_missing_extra_is_named_where_a_command_begins_to_need_it_later(
+    monkeypatch: pytest.MonkeyPatch, etcdmaint: CommandLine
+) -> None:
+    """`operator` and `storage verify-downgrade` import their frameworks when they run."""
+    monkeypatch.setitem(sys.modules, "kopf", None)
+    monkeypatch.delitem(sys.modules, "etcdmaint.operator", raising=False)
+    said = etcdmaint("operator")
+    assert said.code == 1
+    assert "kopf" in one_sentence(said)
+    assert "etcdmaint[operator]" in one_sentence(said)
+
+
 def test_a_group_without_leading_flags_moves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     group = LazyGroup(name="g", lazy={}, commands={})
     group.get_command = lambda *_: echo("hello")  # type: ignore[method-assign]
