@@ -14,7 +14,9 @@ def refuse(findings: Findings) -> int:
     """Say why it does not begin; the exit code."""
     gone = "; --break-lock takes it if they are gone for good"
     advice = gone if findings.ending is Ending.HELD else ""
-    output.print_note(f"etcdmaint: not now: {findings.refusal}; nothing was touched{advice}")
+    # A sweep that was refused says so itself.
+    why = findings.refusal.removesuffix("nothing was touched").rstrip(". ")
+    output.print_note(f"etcdmaint: not now: {why}; nothing was touched{advice}")
     return CODES[findings.ending]
 
 
