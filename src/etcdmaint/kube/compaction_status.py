@@ -45,7 +45,8 @@ def account_of(view: View, user: str) -> Account:
 def unheld(error: EtcdmaintError, interval: float, *, stalled: bool) -> Account:
     """There is no compactor, since the cluster could not be reached."""
     if stalled:
-        return Account(Verdict(False, STALLED, f"{_nothing_for(interval)}: {error}"))
+        why = f"{_nothing_for(interval)}: {error.reason}: {error}"
+        return Account(Verdict(False, STALLED, why))
     return Account(Verdict(False, error.reason, str(error)))
 
 
@@ -106,8 +107,10 @@ def write_account(
 
 def _judge(view: View, user: str) -> Verdict:
     if view.stalled:
-        why = f": {_explained(view.error, user)}" if view.error is not None else ""
-        return Verdict(False, STALLED, f"{_nothing_for(view.interval)}{why}")
+        why = _nothing_for(view.interval)
+        if view.error is not None:
+            why = f"{why}: {view.error.reason}: {_explained(view.error, user)}"
+        return Verdict(False, STALLED, why)
     if isinstance(view.error, PermissionDenied):
         return Verdict(False, PermissionDenied.reason, _explained(view.error, user))
     if view.nospace:
