@@ -58,12 +58,13 @@ ENDINGS: tuple[tuple[str, str], ...] = (
     ("Failed", "MemberGone"),
     ("Failed", "NoDiskSpace"),
     ("Failed", "PermissionDenied"),
+    ("Failed", "SlotLost"),
     ("Failed", "UnsafeEtcdVersion"),
 )
 MEMBER_ENDINGS: tuple[tuple[str, str], ...] = (
-    ("Defragmented", "All"),
-    ("Defragmented", "FreeSpaceAbove"),
-    ("Defragmented", "QuotaUsageAbove"),
+    ("Defragmented", ""),
+    ("Defragmented", "AfterSizeUnavailable"),
+    ("Defragmented", "InferredFromSize"),
     ("Skipped", "BelowThreshold"),
     ("Skipped", "NoDiskSpace"),
     ("Skipped", "SweepStopped"),

@@ -82,6 +82,8 @@ def test_status_conflicts_begin_at_zero(registry: CollectorRegistry) -> None:
 
 def test_a_run_its_members_and_its_times_are_counted(registry: CollectorRegistry) -> None:
     counts: Instrumentation = Defragmentations(registry)
+    done = {"outcome": "Defragmented", "reason": ""}
+    assert registry.get_sample_value("etcdmaint_members_processed_total", done) == 0
     counts.member_finished("Defragmented", "", 1000)
     counts.member_finished("Defragmented", "InferredFromSize", -300)
     counts.member_finished("Skipped", "BelowThreshold", 0)
