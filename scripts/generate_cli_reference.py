@@ -24,9 +24,12 @@ _HEAD = """\
 - Durations are Go's (`5s`, `1h30m`), sizes are Kubernetes' quantities (`200Mi`, `1.5Gi`).
 - Results go to standard output, everything else to standard error. A failure is one sentence that
   says what to do.
-- `status` and `defrag` need neither Kubernetes nor its libraries.
+- Only `operator`, `finalizers` and `storage verify-downgrade` need Kubernetes' libraries (the extra
+  `operator`); for all others the extra `cli` is enough.
 
 ## Exit codes
+
+The codes of every command; those from 10 on stand with the `storage` commands that have them.
 
 | code | meaning |
 |---|---|
@@ -35,8 +38,8 @@ _HEAD = """\
 _CONNECTION = """\
 ## Reaching etcd
 
-The flags of `status` and `defrag` for reaching etcd are etcdctl's, with its variables as fallback;
-they may stand before the command as well as after it.
+The flags for reaching etcd are etcdctl's, with its variables as fallback; they may stand before the
+command as well as after it.
 
 - `--endpoints` is where to start: the member list gives the rest, and every member is reached at
   the URL that it advertises. An endpoint without a scheme is dialled with TLS where `--cacert`,
@@ -105,6 +108,8 @@ def _command(path: str, command: click.Command) -> str:
     words = " ".join(each.make_metavar(click.Context(command)) for each in arguments)
     text = [f"## {path}\n", f"`{path} [FLAGS] {words}".rstrip() + "`\n"]
     text += [_prose(command.help or ""), ""]
+    if command.epilog:
+        text.append(_codes(command.epilog))
     if own:
         text.append(_COLUMNS + "".join(map(_row, own)))
     if CONNECTION_FLAGS[0] in options:
@@ -115,6 +120,14 @@ def _command(path: str, command: click.Command) -> str:
 def _prose(text: str) -> str:
     paragraphs = text.replace("\b", "").strip().split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _codes(epilog: str) -> str:
+    """The exit codes that only this command has."""
+    head, *codes = epilog.replace("\b", "").strip().splitlines()
+    return "\n".join(
+        [head, "", *(f"- `{c}` {m}" for c, m in (line.split(None, 1) for line in codes)), ""]
+    )
 
 
 def _row(option: click.Option) -> str:
