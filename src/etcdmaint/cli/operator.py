@@ -140,8 +140,9 @@ def operator(
 ) -> int:
     """Run the Kubernetes operator until SIGTERM.
 
-    It carries out EtcdDefrag objects and reports on EtcdConnection objects. On SIGTERM it finishes
-    the members in flight, as long as --drain allows, and gives its Lease back.
+    It carries out EtcdDefrag objects, reports on EtcdConnection objects, has etcd compacted where
+    one of them or an EtcdCluster asks for it, and publishes StorageCompressionConfiguration objects.
+    On SIGTERM it finishes the members in flight, as long as --drain allows, and gives its Lease back.
     """
     from etcdmaint.operator import OperatorOptions, run_operator
 
