@@ -18,6 +18,7 @@ from etcdmaint.cli.apiserver import ApiServerClient, ListExpired
 from etcdmaint.compression.resources import INTERNAL
 from etcdmaint.kube.access import load_access
 from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.etcd import EtcdCluster
 from tests.kms_plugin import KmsPlugin
 from tests.unit.cli.commandline import CommandLine
 from tests.unit.compression import objects
@@ -35,17 +36,20 @@ def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     return CommandLine(capsys, monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    """Objects of every kind, bare at first."""
+@pytest.fixture(scope="module", params=["3.7", "3.6"])
+def stored(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stored]:
+    """Objects of every kind, bare at first; in an etcd that streams ranges, and in one that does not."""
     folder = tmp_path_factory.mktemp("storing")
     file = folder / "encryption.json"
     with (
         tempfile.TemporaryDirectory(prefix="kms") as short,
         KmsPlugin(f"{short}/kms.sock", ["kid-1"]) as plugin,
+        EtcdCluster(folder / "etcd", size=1, version=request.param) as etcd,
     ):
         file.write_bytes(configuration(plugin, writes=False))
-        with ControlPlane(folder, encryption_config=file) as plane:
+        with ControlPlane(folder, etcd=etcd, encryption_config=file) as plane:
             plane.apply(WIDGETS)
             plane.wait_established("widgets.example.com")
             made = Stored(plane, plugin, file)
