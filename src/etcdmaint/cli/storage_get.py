@@ -44,7 +44,13 @@ _KMS_RATE = 10.0
 @click.argument("name", required=False)
 @with_connection
 @click.option("-n", "--namespace", default="", help="The object's namespace.")
-@click.option("--storage-prefix", default="/registry", show_default=True, metavar="PREFIX")
+@click.option(
+    "--storage-prefix",
+    default="/registry",
+    show_default=True,
+    metavar="PREFIX",
+    help="kube-apiserver's --etcd-prefix: where its objects are.",
+)
 @click.option(
     "--encryption-config",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -133,7 +133,12 @@ def _options(function: Command) -> Command:
 
 def _style(*styles: str) -> Callable[[Command], Command]:
     return click.option(
-        "-o", "style", type=click.Choice(styles), default=styles[0], show_default=True
+        "-o",
+        "style",
+        type=click.Choice(styles),
+        default=styles[0],
+        show_default=True,
+        help="How to write it.",
     )
 
 
