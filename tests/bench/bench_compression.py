@@ -369,7 +369,8 @@ def page(
         "# Compression: figures",
         "",
         (
-            f"Made by `python -m tests.bench.bench_compression --write` with Python "
+            f"Made by `python -m tests.bench.bench_compression --write "
+            "docs/benchmarks/compression.md` with Python "
             f"{platform.python_version()} and Go {version} on {os.cpu_count()} shared CPUs "
             f"({_processor()}). ISA-L writes, zlib-ng reads. Both columns come from one run on one core, "
             "the two taking turns, the best of many rounds each. The objects are generated from a seed: "
