@@ -23,7 +23,7 @@ CODES = {
 }
 
 ADVICE = {
-    Ending.DEFERRED: "nothing more was touched; --wait DURATION waits for the cluster",
+    Ending.DEFERRED: "--wait DURATION waits for the cluster",
     Ending.UNSAFE: "upgrade etcd first; --allow-unsafe-version VERSION overrides this",
     Ending.HELD: "wait for them with --wait DURATION; --break-lock takes it if they are gone for good",
     Ending.STOPPED: "members not done yet are as they were",
