@@ -19,6 +19,8 @@ from typing import TextIO
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 # Set by kopf on records about an object: the settings hold no news, the reference is shown apart.
 _KOPF_EXTRAS = frozenset({"settings", "k8s_skip", "k8s_ref"})
+# How kopf ends an attempt that it makes again: it calls that an error, at each restart of an API server.
+_NOT_THE_LAST = ("will retry: ", "will re-authenticate: ")
 _MAX_FRAMES = 8
 _MAX_TEXT = 2000
 
@@ -79,7 +81,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     fields: dict[str, object] = {
         "time": when.replace("+00:00", "Z"),
-        "level": record.levelname.lower(),
+        "level": _level(record),
         "logger": record.name,
         "message": _message(record),
     }
@@ -93,6 +95,16 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
         fields["error"] = _describe(record.exc_info[1])
         fields["error_at"] = _places(record.exc_info[1])
     return fields
+
+
+def _level(record: logging.LogRecord) -> str:
+    if (
+        record.levelno == logging.ERROR
+        and record.name.partition(".")[0] == "kopf"
+        and any(words in str(record.msg) for words in _NOT_THE_LAST)
+    ):
+        return "warning"
+    return record.levelname.lower()
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -133,6 +133,17 @@ def test_kopf_is_silent_about_what_went_well_and_loud_about_what_did_not(
     assert [line["message"] for line in lines(written)] == ["Daemon 'x' failed."]
 
 
+def test_an_attempt_that_kopf_makes_again_is_no_error(written: io.StringIO) -> None:
+    """D38: whoever is alerted by errors is not woken by each restart of an API server."""
+    configure(LogFormat.JSON, stream=written)
+    log = logging.getLogger("kopf._cogs.clients.watching")
+    log.error("Request attempt #1 failed; will retry: GET /apis -> TimeoutError()")
+    log.error("Request attempt #2 failed; TCP closed; will re-authenticate: GET /apis")
+    log.error("Request attempt #3 failed; escalating: GET /apis -> TimeoutError()")
+    logging.getLogger("other").error("failed; will retry: it is not kopf's")
+    assert [line["level"] for line in lines(written)] == ["warning", "warning", "error", "error"]
+
+
 def test_the_kubernetes_client_never_prints_bodies(written: io.StringIO) -> None:
     """D51: at DEBUG it would print every Secret that it reads."""
     configure(LogFormat.JSON, level=logging.DEBUG, stream=written)
