@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -102,6 +103,7 @@ async def run_operator(options: OperatorOptions) -> int:
     Raises InvalidInput for an option that cannot be used.
     """
     configure(LogFormat(options.log_format))
+    raise_file_limit()
     lease_timing = LeaseTiming(
         duration=options.lease_duration,
         renew_deadline=options.renew_deadline,
@@ -118,6 +120,17 @@ async def run_operator(options: OperatorOptions) -> int:
         port = await stack.enter_async_context(serving(app, options.listen_address))
         log.info("serves probes and metrics", extra={"port": port, "version": _version()})
         return await operator.run()
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as it may have.
+
+    Three members are three connections, or six with compaction, and containers often start with a soft
+    limit of 1024: a few hundred clusters would use it up. Programs in Go do the same.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # some systems call unlimited what they do not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Operator:
