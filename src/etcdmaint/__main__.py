@@ -1,6 +1,6 @@
 """`python -m etcdmaint` is the command line."""
 
-from etcdmaint.cli.main import main
+from etcdmaint.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -89,7 +89,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """The whole process, once `start` has loaded it."""
     _mend_streams()
     code = run()
     for stream in (sys.stdout, sys.stderr):

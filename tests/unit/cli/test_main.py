@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -330,3 +331,29 @@ def test_a_group_without_leading_flags_moves_nothing(capsys: pytest.CaptureFixtu
     group.get_command = lambda *_: echo("hello")  # type: ignore[method-assign]
     group.main(["echo"], standalone_mode=False)
     assert capsys.readouterr().out == "hello\n"
+
+
+def test_a_ctrl_c_while_the_program_is_being_loaded_ends_it_without_a_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "from etcdmaint.cli.start import main; main()"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert said.returncode == -signal.SIGINT
+    assert said.stderr == b""
+
+
+@pytest.mark.parametrize("handler", ["SIG_IGN", "default_int_handler"])
+def test_a_ctrl_c_means_what_it_meant_once_the_program_is_loaded(handler: str) -> None:
+    code = (
+        "import signal, sys; from etcdmaint.cli import main, start\n"
+        f"signal.signal(signal.SIGINT, signal.{handler})\n"
+        f"main.main = lambda: sys.exit(signal.getsignal(signal.SIGINT) is signal.{handler})\n"
+        "start.main()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
