@@ -23,6 +23,7 @@ from etcdmaint.api.names import (
     DEFRAG_PLURAL,
     FINALIZER,
 )
+from etcdmaint.cli import output
 from etcdmaint.cli.parameters import Duration, KubernetesName, ParamType, Text
 from etcdmaint.clock import Clock, SystemClock
 from etcdmaint.kube.access import load_access
@@ -173,7 +174,7 @@ async def wait_for_release(
         elif now - since >= (spec.lease_duration_seconds or 0):
             return True
         if now >= deadline:
-            click.echo(f"{spec.holder_identity} still holds Lease {lease}; going on", err=True)
+            output.print_note(f"{spec.holder_identity} still holds Lease {lease}; going on")
             return False
         await clock.sleep(pause)
 

@@ -7,6 +7,7 @@ since `status` is to answer at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -56,10 +57,14 @@ def _is_vivid() -> bool:
 
 
 def print_line(text: str) -> None:
-    """Write one sentence to standard output."""
-    print(one_line(text))
+    """Write one sentence to standard output, at once: whoever reads a pipe may wait for each."""
+    print(one_line(text), flush=True)
 
 
 def print_note(text: str) -> None:
-    """Write one sentence to standard error, which leaves standard output to the result."""
-    print(one_line(text), file=sys.stderr, flush=True)
+    """Write one sentence to standard error, which leaves standard output to the result.
+
+    Where nobody can hear it, the command goes on, and ends with the code that it would have had.
+    """
+    with contextlib.suppress(OSError):
+        print(one_line(text), file=sys.stderr, flush=True)

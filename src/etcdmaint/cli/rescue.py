@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -110,7 +111,9 @@ def rescue(
             "NOSPACE is not armed: this etcd takes writes, there is nothing to rescue."
         )
         return ExitCode.DONE
-    show_plan(findings, keep)
+    # Whoever has no room left for a log needs the rescue all the same.
+    with contextlib.suppress(OSError) if yes else contextlib.nullcontext():
+        show_plan(findings, keep)
     if not yes:
         click.confirm("Go on?", abort=True, err=True)
         if findings.full:

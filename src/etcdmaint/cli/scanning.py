@@ -7,6 +7,7 @@ what is needed to go on. Nothing large is imported before a command runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -339,11 +340,16 @@ async def _show(progress: Progress, governor: Governor, what: str) -> None:
             pause = _TICK if terminal else _LINES
             seconds = loop.time() - begun
             line = one_line(what + _line(progress, before, seconds, slowed=governor.slowed))
-            print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            _draw(f"\r{line}\x1b[K" if terminal else f"{line}\n")
     finally:
         if terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            _draw("\r\x1b[K")
+
+
+def _draw(text: str) -> None:
+    """A terminal that has gone away must not stop the work."""
+    with contextlib.suppress(OSError):
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def _line(progress: Progress, before: tuple[int, int], seconds: float, *, slowed: bool) -> str:

@@ -20,7 +20,6 @@ from click.core import ParameterSource
 from etcdmaint import errors
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import CONNECTION_FLAGS, connection_from
-from etcdmaint.cli.exits import one_line
 from etcdmaint.cli.scanning import opened
 from etcdmaint.cli.scanning import run as to_the_end
 from etcdmaint.cli.storage_codes import CORRUPT, MALFORMED, NEWER, NO_KEY, NO_SUCH_KEY
@@ -219,7 +218,7 @@ def _command(name: str, *decorators: Callable[[Any], Any]) -> Callable[[Callable
             except EtcdmaintError as error:
                 for kind, code in _CODES:
                     if isinstance(error, kind):
-                        click.echo(f"etcdmaint: {one_line(str(error))}", err=True)
+                        output.print_note(f"etcdmaint: {error}")
                         return code
                 raise
 

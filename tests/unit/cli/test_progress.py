@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from etcdmaint.cli.output import print_table
+from etcdmaint.cli.output import print_line, print_note, print_table
 from etcdmaint.cli.progress import LiveProgress, Progress, open_progress
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.run import (
@@ -216,3 +217,23 @@ def test_what_comes_from_etcd_cannot_steer_the_terminal() -> None:
     progress.close()
     assert "\x1b[2J" not in screen.getvalue()
     assert "[red]name[/red]" in screen.getvalue()
+
+
+def test_each_line_of_a_result_reaches_a_pipe_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compact watch | grep …` has minutes between two of them."""
+    pipe = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(pipe))
+    print_line("round 3")
+    assert pipe.getvalue() == b"round 3\n"
+
+
+def test_a_note_that_nobody_can_hear_does_not_end_a_command() -> None:
+    """Its exit code is that of what it did, also where standard error is a log on a full disk."""
+    with open("/dev/full", "w") as full, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", full)
+        print_note("waits")
+        with contextlib.suppress(OSError):
+            full.flush()
+        patch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
