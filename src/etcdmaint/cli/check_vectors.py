@@ -15,18 +15,30 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
-from etcdmaint.cli.exits import one_line
+from etcdmaint.cli import output
 from etcdmaint.errors import InvalidInput
 
 _CLASSES = {"checksum": 10, "unsupported": 11, "malformed": 12}
 _NAMES = {code: name for name, code in _CLASSES.items()}
 # A few of the vectors are larger than a frame may be.
 _MOST_SAID = 4 << 20
+# Seconds; the clock that a reader is timed by ends somewhere.
+_LONGEST = 86_400
+_NO_VECTOR = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _FORMATS = ("etcdmaint/frames/1", "etcdmaint/frames_rejected/1")
 
 
@@ -41,35 +53,69 @@ def check_vectors(file: Path, command: tuple[str, ...], timeout: float) -> int:
     standard output and exits with 0, or exits with 10 (checksum), 11 (unsupported algorithm) or 12
     (malformed). FILE is frames.json or frames_rejected.json.
     """
+    if not 0 < timeout <= _LONGEST:
+        raise InvalidInput("--timeout", f"must be more than 0 seconds and at most {_LONGEST}")
     cases = _cases(file)
     different = 0
-    for case in cases:
-        difference = _difference(case, command, timeout)
+    for number, case in enumerate(cases):
+        try:
+            vector = _Vector.read(case)
+        except _NO_VECTOR:
+            raise InvalidInput(f"{file}: cases[{number}]", "is no vector") from None
+        difference = _difference(vector, command, timeout)
         if difference:
             different += 1
-            click.echo(f"{case['kind']}: {case['name']}: {one_line(difference)}")
-    click.echo(f"{len(cases)} vectors, {different} different")
+            output.print_line(f"{vector.title}: {difference}")
+    output.print_line(f"{len(cases)} vectors, {different} different")
     return 1 if different else 0
 
 
-def _cases(file: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class _Vector:
+    """What a reader gets, and what it may answer: `good`, or classes of errors and why."""
+
+    title: str
+    value: bytes
+    good: bool
+    plaintext: str
+    classes: tuple[str, ...]
+    reason: str
+
+    @classmethod
+    def read(cls, case: dict[str, Any]) -> Self:
+        """Raises whatever Python raises where it is none."""
+        accepted = case.get("accept") or [case.get("class", "plaintext")]
+        good = accepted in (["plaintext"], ["passthrough"])
+        return cls(
+            f"{case['kind']}: {case['name']}",
+            octets(case["value"]),
+            good,
+            _digest(case.get("plaintext", case["value"])) if good else "",
+            tuple(map(str, accepted)),
+            "" if good else str(case["reason"]),
+        )
+
+
+def _cases(file: Path) -> list[Any]:
     try:
         document = json.loads(file.read_bytes())
         if document["format"] not in _FORMATS:
             raise InvalidInput(str(file), f"must be of the format {' or '.join(_FORMATS)}")
-        cases: list[dict[str, Any]] = document["cases"]
+        cases = document["cases"]
+        if not isinstance(cases, list):
+            raise TypeError
     except OSError as error:
         raise InvalidInput(str(file), f"cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(str(file), "is no file of vectors") from None
     return cases
 
 
-def _difference(case: dict[str, Any], command: tuple[str, ...], timeout: float) -> str:
+def _difference(vector: _Vector, command: tuple[str, ...], timeout: float) -> str:
     try:
-        code, said = _answer(octets(case["value"]), command, timeout)
+        code, said = _answer(vector.value, command, timeout)
     except TimeoutError:
         return f"no answer within {timeout:g} s"
     except OSError as error:
@@ -77,15 +123,15 @@ def _difference(case: dict[str, Any], command: tuple[str, ...], timeout: float) 
     if len(said) > _MOST_SAID:
         return f"more than {_MOST_SAID} bytes, and no frame holds as many"
     got = _NAMES.get(code, f"exit code {code}")
-    accepted = case.get("accept") or [case.get("class", "plaintext")]
-    if accepted in (["plaintext"], ["passthrough"]):
+    if vector.good:
         if code:
             return f"refused ({got}), and is good"
-        wanted = case.get("plaintext", case["value"])
-        return "" if _same(said, wanted) else f"another plaintext ({len(said)} bytes)"
+        same = hashlib.sha256(said).hexdigest() == vector.plaintext
+        return "" if same else f"another plaintext ({len(said)} bytes)"
+    wanted = f"{' or '.join(vector.classes)}: {vector.reason}"
     if not code:
-        return f"accepted, and is {' or '.join(accepted)}: {case['reason']}"
-    return "" if got in accepted else f"{got}, and is {' or '.join(accepted)}: {case['reason']}"
+        return f"accepted, and is {wanted}"
+    return "" if got in vector.classes else f"{got}, and is {wanted}"
 
 
 def _answer(value: bytes, command: tuple[str, ...], timeout: float) -> tuple[int, bytes]:
@@ -139,10 +185,10 @@ def octets(described: str | dict[str, Any]) -> bytes:
     return b"".join(octets(part) for part in described["concat"])
 
 
-def _same(value: bytes, wanted: str | dict[str, Any]) -> bool:
-    if isinstance(wanted, dict) and "sha256" in wanted:
-        return hashlib.sha256(value).hexdigest() == str(wanted["sha256"])
-    return value == octets(wanted)
+def _digest(described: str | dict[str, Any]) -> str:
+    if isinstance(described, dict) and "sha256" in described:
+        return str(described["sha256"])
+    return hashlib.sha256(octets(described)).hexdigest()
 
 
 def _xorshift64(state: int, length: int) -> Iterator[bytes]:

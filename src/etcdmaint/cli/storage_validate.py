@@ -89,7 +89,11 @@ def render(file: str, stage: str | None, oldest: str) -> int:
 
     FILE, or - for standard input, has the object (etcdmaint.io). The bytes are the published ones.
     """
+    from etcdmaint.compression.document import Problem, parse
+
     data = _read(file)
+    if isinstance(fault := parse(data), Problem):
+        raise InvalidInput(file, str(fault))
     root = _document(data)
     if not _is_object(root):
         raise InvalidInput(file, f"holds no {_COMPRESSION} of etcdmaint.io")
@@ -104,10 +108,12 @@ def render(file: str, stage: str | None, oldest: str) -> int:
 
 
 def _read(file: str) -> bytes:
+    from etcdmaint.compression.document import MAX_BYTES, read_file
+
     if file == "-":
-        return sys.stdin.buffer.read()
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
-        return Path(file).read_bytes()
+        return read_file(Path(file))
     except OSError as error:
         raise InvalidInput(file, f"cannot be read: {error.strerror}") from None
 

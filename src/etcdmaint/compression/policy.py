@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etcdmaint.compression import policy_file
+from etcdmaint.compression.document import read_file
 from etcdmaint.compression.policy_file import (
     EVERYTHING,
     FIRST_READER,
@@ -94,7 +95,7 @@ class Policy:
     def read(cls, path: Path, *, stage: Stage, min_compatibility_version: str) -> Policy:
         """Read a file. Raises InvalidInput, also where the file cannot be read."""
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except OSError as error:
             raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
         return cls.load(data, stage=stage, min_compatibility_version=min_compatibility_version)

@@ -491,6 +491,39 @@ def test_a_file_that_holds_no_vectors_is_refused(
     assert storage("check-vectors", str(tmp_path / "none"), "--", "true").code == 2
 
 
+@pytest.mark.parametrize(
+    "cases",
+    [
+        "3",
+        "[3]",
+        "[{}]",
+        '[{"kind":"a","name":"b","value":"zz"}]',
+        '[{"kind":"a","name":"b","value":{"repeat":"00","count":1e30}}]',
+        '[{"kind":"a","name":"b","value":"00","class":"checksum"}]',
+        "[" * 100_000,
+    ],
+    ids=["no list", "a number", "empty", "no hex", "endless", "no reason", "nested"],
+)
+def test_a_file_of_vectors_that_are_none_is_refused(
+    storage: Storage, tmp_path: Path, cases: str
+) -> None:
+    path = tmp_path / "vectors.json"
+    path.write_text(f'{{"format":"etcdmaint/frames/1","cases":{cases}}}')
+    said = storage("check-vectors", str(path), "--", "true")
+    assert said.code == 2
+    assert "vector" in str(said.err)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "1e308"])
+def test_a_timeout_that_no_clock_can_keep_is_refused(
+    storage: Storage, tmp_path: Path, seconds: str
+) -> None:
+    path = vectors_file(tmp_path, "frames", 1)
+    said = storage("check-vectors", "--timeout", seconds, str(path), "--", "cat")
+    assert said.code == 2
+    assert "--timeout" in said.err
+
+
 def test_a_command_that_does_not_exist_is_refused(storage: Storage, tmp_path: Path) -> None:
     path = vectors_file(tmp_path, "frames", 1)
     assert storage("check-vectors", str(path), "--", "/nowhere/reader").code == 2

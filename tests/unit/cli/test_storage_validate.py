@@ -193,3 +193,28 @@ def test_what_no_json_can_hold_is_a_fault_of_the_file(
         said = etcdmaint("storage", command, str(file))
         assert said.code == 1
         assert f".{name}: must be a number or a text" in said.everything, said.everything
+
+
+def test_an_object_that_is_not_alone_in_its_file_is_not_said_to_be_missing(
+    etcdmaint: CommandLine, file: Path
+) -> None:
+    file.write_text(f"kind: Other\n---\n{OBJECT}")
+    said = etcdmaint("storage", "render", str(file))
+    assert said.code == 2
+    assert "more than one YAML document" in said.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("validate", "/dev/zero"),
+        ("render", "/dev/zero"),
+        ("scan", "--policy", "/dev/zero"),
+        ("scan", "--encryption-config", "/dev/zero"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_without_an_end_is_too_large(etcdmaint: CommandLine, command: list[str]) -> None:
+    said = etcdmaint("storage", *command)
+    assert said.code in (1, 2)
+    assert "is larger than" in said.everything

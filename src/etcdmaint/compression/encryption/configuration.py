@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from etcdmaint.compression.document import Field, Problem, Problems, parse
+from etcdmaint.compression.document import Field, Problem, Problems, parse, read_file
 from etcdmaint.compression.encryption import selectors
 from etcdmaint.compression.encryption.selectors import Selector
 from etcdmaint.errors import InvalidInput
@@ -124,7 +124,7 @@ class EncryptionConfiguration:
     def read(cls, path: Path) -> EncryptionConfiguration:
         """As `load`. Raises InvalidInput also where the file cannot be read."""
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except OSError as error:
             raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from None
         return cls.load(data)
