@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from etcdmaint.compression.transformer import Transformers
 from etcdmaint.etcd.access import Access
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.endpoint import Endpoint
-from etcdmaint.etcd.types import KeyValue, PutOp
+from etcdmaint.etcd.types import KeyValue
 from tests.controlplane.apiserver import ControlPlane
 from tests.kms_plugin import KmsPlugin
 
@@ -162,13 +163,14 @@ class Stored:
             plaintext, _ = layers.from_storage(seed.value, seed.key)
             async with self.etcd() as client:
                 for start in range(first, first + number, 100):
-                    batch = []
-                    for index in range(start, min(start + 100, first + number)):
-                        name = f"seed-{index:05d}"
-                        mine = plaintext.replace(SEED.encode(), name.encode())
-                        key = kind.key(name)
-                        batch.append(PutOp(key, layers.to_storage(mine, key)))
-                    await client.txn([], batch)
+                    # Each has a revision of its own, as all that an API server writes: its watch
+                    # cache may show a part of what shares one.
+                    async with asyncio.TaskGroup() as batch:
+                        for index in range(start, min(start + 100, first + number)):
+                            name = f"seed-{index:05d}"
+                            mine = plaintext.replace(SEED.encode(), name.encode())
+                            key = kind.key(name)
+                            batch.create_task(client.put(key, layers.to_storage(mine, key)))
 
     async def delete(self, kind: Kind, first: str, end: str) -> None:
         """Every object from the first name on, up to but without the end."""

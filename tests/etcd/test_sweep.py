@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -217,7 +218,18 @@ async def test_on_an_idle_cluster_the_run_does_not_judge_by_sizes_of_an_hour_ago
     def compacted() -> bool:
         return all(member.metrics().get(finished, 0) > 0 for member in cluster.members)
 
+    def commits() -> list[float]:
+        name = "etcd_disk_backend_commit_duration_seconds_count"
+        return [member.metrics()[name] for member in cluster.members]
+
+    def idle() -> bool:
+        before = commits()
+        # etcd commits what is pending every 100 ms.
+        time.sleep(0.3)
+        return commits() == before
+
     wait_until(compacted, "compacted on every member")
+    wait_until(idle, "nothing is left to commit")
     # Longer than by default: a busy machine commits late, and this is not about how late.
     timing = replace(QUICK, commit_interval=1.5)
     result = await run(World(target(cluster)), timing=timing)
