@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
+import aiohttp
 import kopf
 
 from etcdmaint.api.names import FINALIZER
@@ -85,6 +86,24 @@ class _Connection(kopf.ConnectionInfo):
         return context
 
 
+async def whole_answer(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Read an answer to its end, as long as kopf still asks again when that fails; watches have none.
+
+    kopf reads it later, and takes an API server that ends in the middle, or its own new login at that
+    moment, for the end of everything: while it looks for the kinds, that ended the operator.
+    """
+    response = await handler(request)
+    if request.url.query.get("watch") == "true":
+        return response
+    try:
+        await response.read()
+    except aiohttp.ClientPayloadError as error:
+        raise aiohttp.ClientConnectionError(f"the answer was cut short: {error}") from error
+    return response
+
+
 def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
     """Log in with the very credentials that our own requests use.
 
@@ -94,13 +113,13 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
     again = False
 
     @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.TEMPORARY, backoff=5)
-    async def login(**_: object) -> kopf.ConnectionInfo:
+    async def login(**_: object) -> kopf.AiohttpSession:
         nonlocal again
         if again:  # otherwise a server that refuses is asked as fast as it answers
             await asyncio.sleep(random.uniform(0.5, 1.5))  # noqa: S311  # to spread the load
         again = True
         scheme, _space, token = (await access.authorization()).partition(" ")
-        return _Connection(
+        connection = _Connection(
             server=access.server,
             ca_path=access.ca_path,
             insecure=access.insecure or None,
@@ -108,9 +127,18 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
             token=token or None,
             certificate_path=access.certificate_path,
             private_key_path=access.key_path,
-            proxy_url=access.proxy_url,
+        )
+        return kopf.AiohttpSession(
+            server=access.server,
             default_namespace=access.namespace,
             expiration=datetime.now(UTC) + _CREDENTIALS_KEEP,
+            aiohttp_session=aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=connection.as_ssl_context()),
+                headers=connection.as_http_headers(),
+                proxy=access.proxy_url,
+                trust_env=False,
+                middlewares=(whole_answer,),
+            ),
         )
 
 

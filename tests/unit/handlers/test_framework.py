@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+import aiohttp
 import kopf
 import pytest
+from aiohttp import web
 
 from etcdmaint.handlers import compaction, defrag, framework
 from etcdmaint.kube.inventory import RunInventory
@@ -58,7 +61,7 @@ def test_the_daemons_filter_asks_for_the_phase_and_nothing_else(
 
 class Access:
     server = "https://10.0.0.1"
-    ca_path = "/ca"
+    ca_path = None
     certificate_path = key_path = proxy_url = None
     insecure = False
     namespace = "ns"
@@ -70,20 +73,67 @@ class Access:
         return self.header
 
 
-@pytest.mark.parametrize(
-    ("header", "scheme", "token"),
-    [("bearer abc", "Bearer", "abc"), ("Bearer abc", "Bearer", "abc"), ("", None, None)],
-)
-async def test_kopf_logs_in_as_we_do_and_again_after_ten_minutes(
-    header: str, scheme: str | None, token: str | None
-) -> None:
+async def logged_in(header: str = "") -> kopf.AiohttpSession:
     registry = kopf.OperatorRegistry()
     framework.register_login(registry, Access(header))  # type: ignore[arg-type]
     (handler,) = registry._activities.get_all_handlers()
     info = await handler.fn()  # type: ignore[call-arg, misc]
-    assert (info.scheme, info.token) == (scheme, token)
+    assert isinstance(info, kopf.AiohttpSession)
+    return info
+
+
+@pytest.mark.parametrize(
+    ("header", "sent"),
+    [("bearer abc", "Bearer abc"), ("Bearer abc", "Bearer abc"), ("", None)],
+)
+async def test_kopf_logs_in_as_we_do_and_again_after_ten_minutes(
+    header: str, sent: str | None
+) -> None:
+    info = await logged_in(header)
+    async with info.aiohttp_session as session:
+        assert session.headers.get("Authorization") == sent
+    assert info.expiration is not None
     left = info.expiration - datetime.now(UTC)
     assert 590 < left.total_seconds() <= 600
+    assert "abc" not in repr(info)
+
+
+@pytest.fixture
+async def half_an_answer() -> AsyncIterator[str]:
+    """A server that begins each answer; it breaks off, but a watch it keeps open."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        begun = web.StreamResponse(headers={"Content-Type": "application/json"})
+        begun.content_length = 1000
+        await begun.prepare(request)
+        await begun.write(b'{"kind": ')
+        assert request.transport is not None
+        if request.query.get("watch") == "true":
+            await asyncio.Event().wait()
+        request.transport.abort()
+        return begun
+
+    app = web.Application()
+    app.router.add_get("/apis", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/apis"
+    await runner.cleanup()
+
+
+async def test_an_answer_that_is_cut_short_fails_where_kopf_asks_again(half_an_answer: str) -> None:
+    """D38: read later, as kopf does, it would end the operator."""
+    async with (await logged_in()).aiohttp_session as session:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.request(method="get", url=half_an_answer)
+
+
+async def test_a_watch_is_begun_without_waiting_for_its_end(half_an_answer: str) -> None:
+    async with (await logged_in()).aiohttp_session as session, asyncio.timeout(5):
+        response = await session.request(method="get", url=f"{half_an_answer}?watch=true")
+        assert await response.content.readany() == b'{"kind": '
+        response.close()
 
 
 class Runs:
