@@ -89,7 +89,7 @@ class Asked:
             raise InvalidInput("--etcd-key", "is needed: it chooses the keys and is authenticated")
         at = self.location
         if at is None:
-            raise InvalidInput("--etcd-key", "is of no known resource below --etcd-prefix")
+            raise InvalidInput("--etcd-key", "is of no known resource below --storage-prefix")
         chain = EncryptionChain(EncryptionConfiguration.read(self.encryption_config))
         # It may have dialled a KMS plugin.
         click.get_current_context().call_on_close(chain.close)
@@ -108,11 +108,11 @@ def _options(function: Command) -> Command:
                 help="Where the value lies; with --endpoints it is read from there.",
             ),
             click.option(
-                "--etcd-prefix",
+                "--storage-prefix",
                 default="/registry",
                 show_default=True,
                 metavar="PREFIX",
-                help="kube-apiserver's --etcd-prefix: what its keys begin with.",
+                help="kube-apiserver's --etcd-prefix: where its objects are.",
             ),
             click.option(
                 "--encryption-config",
@@ -151,13 +151,13 @@ def _asked(
     file: str,
     hexed: str | None,
     etcd_key: str,
-    etcd_prefix: str,
+    storage_prefix: str,
     encryption_config: Path | None,
     show_secrets: bool,
 ) -> Asked | None:
     """What the flags ask for; None where there is nothing at the key."""
     key = etcd_key.encode("utf-8", "surrogateescape")
-    prefix = etcd_prefix.encode("utf-8", "surrogateescape")
+    prefix = storage_prefix.encode("utf-8", "surrogateescape")
     # The environment of somebody who works with etcdctl must not change what a file is.
     source = click.get_current_context().get_parameter_source
     if any(source(name) is ParameterSource.COMMANDLINE for name in connecting):

@@ -249,7 +249,7 @@ def test_a_secret_is_known_by_its_key_too(storage: Storage) -> None:
     """What lies under /registry/secrets is one, whatever the bytes say; other prefixes count."""
     value = b"not even an object"
     for key, prefix in (("/registry/secrets/a/b", "/registry"), ("/k.io/secrets/a/b", "/k.io")):
-        flags = ("--etcd-key", key, "--etcd-prefix", prefix)
+        flags = ("--etcd-key", key, "--storage-prefix", prefix)
         assert storage("unframe", "-o", "hex", *flags, stdin=value).code == 2
         shown = storage("show", *flags, stdin=value)
         assert value.hex() not in shown.out.decode()
