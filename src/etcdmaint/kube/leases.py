@@ -153,15 +153,23 @@ class Elector:
         self._changed(True)
 
     async def hold(self) -> None:
-        """Renew for ever. Raises LeadershipLost as soon as others may take over."""
+        """Renew for ever. Raises LeadershipLost as soon as others may take over, whether any does or not."""
         try:
             while True:
                 await self._clock.sleep(self._timing.retry_period)
-                while not await self._try(lambda: self._rewrite({})):
-                    self.assert_held()
+                while not await self._renew():
                     await self._clock.sleep(min(1.0, self._timing.retry_period / 4))
         finally:
             self._changed(False)
+
+    async def _renew(self) -> bool:
+        """Once lost stays lost: who was refused by `assert_held` meanwhile has left its work for good."""
+        self.assert_held()
+        before = self._renewed_at
+        renewed = await self._try(lambda: self._rewrite({}))
+        if before is None or self._clock.monotonic() - before >= self._timing.renew_deadline:
+            self._lost("was not renewed in time")
+        return renewed
 
     async def release(self) -> None:
         """Let the next one in at once; does nothing unless the Lease is ours."""

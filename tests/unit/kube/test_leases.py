@@ -165,6 +165,39 @@ async def test_a_process_that_slept_refuses_to_act_when_it_wakes() -> None:
         first.assert_held()
 
 
+async def test_a_holder_that_slept_too_long_is_lost_though_nobody_else_came() -> None:
+    """D2, D37: who asked meanwhile was refused and has left its run: only a new process takes it up."""
+    store, clock, changes = Store(), FakeClock(), list[bool]()
+    sleeper = elector(store, clock, changes=changes)
+    await sleeper.acquire()
+    version = store.version
+    clock.seconds += 10.0
+    with pytest.raises(LeadershipLost):
+        sleeper.assert_held()
+    with pytest.raises(LeadershipLost):
+        await sleeper.hold()
+    assert store.version == version
+    assert changes == [True, False]
+
+
+async def test_a_renewal_that_is_answered_after_the_deadline_does_not_bring_it_back() -> None:
+    """It counts from when it was sent, so that for a moment in between nobody led."""
+
+    class Slow(Store):
+        async def update(self, lease: dict[str, Any], timeout: float) -> dict[str, Any]:
+            written = await super().update(lease, timeout)
+            clock.seconds += 9.0
+            return written
+
+    clock = FakeClock()
+    slow = elector(Slow(), clock)
+    await slow.acquire()
+    with pytest.raises(LeadershipLost, match="in time"):
+        await slow.hold()
+    with pytest.raises(LeadershipLost):
+        slow.assert_held()
+
+
 async def test_a_slow_renewal_counts_from_when_it_was_sent() -> None:
     store, clock = Store(), FakeClock()
     first = elector(store, clock)
