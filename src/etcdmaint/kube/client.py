@@ -235,8 +235,13 @@ class KubeApi:
         self.reachable = status < 500
         self._note_date(response.headers)
         answer = _decode(data)
+        what = f"{verb} {path.partition('?')[0]}"
         if status >= 400:
-            raise _error(status, answer, f"{verb} {path.partition('?')[0]}")
+            raise _error(status, answer or {}, what)
+        if answer is None:
+            # Whoever stands in between: taken for an empty list, every object would be gone.
+            self.reachable = False
+            raise Unavailable(f"{what}: HTTP {status}, but no JSON object", status=status)
         return answer
 
     def _note_date(self, headers: Mapping[str, str]) -> None:
@@ -249,12 +254,12 @@ class KubeApi:
         self._offset = offset if abs(offset.total_seconds()) > 1.5 else timedelta()
 
 
-def _decode(data: bytes) -> Json:
+def _decode(data: bytes) -> Json | None:
     try:
         answer = json.loads(data)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 def _error(status: int, answer: Json, what: str) -> KubeError:

@@ -159,6 +159,19 @@ async def test_each_answer_has_its_class(
     assert api.reachable is (status < 500)
 
 
+@pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b'{"kind": ', [], b"[" * 100_000])
+async def test_an_answer_that_says_yes_but_is_no_object_is_no_answer(
+    server: ApiServer, api: KubeApi, body: Any
+) -> None:
+    """D38: a gateway's page, taken for an empty list, would say that every object is gone."""
+    server.bodies = [body, body]
+    with pytest.raises(Unavailable, match="HTTP 200, but no JSON object"):
+        await api.list(ETCD_DEFRAGS, "ns")
+    with pytest.raises(Unavailable):
+        await api.get(ETCD_DEFRAGS, "ns", "now")
+    assert api.reachable is False
+
+
 async def test_a_namespace_on_its_way_out_is_told_apart(server: ApiServer, api: KubeApi) -> None:
     server.status = 403
     server.bodies = [{"details": {"causes": [{"reason": "NamespaceTerminating"}]}}]
