@@ -91,10 +91,13 @@ async def whole_answer(
 ) -> aiohttp.ClientResponse:
     """Read an answer to its end, as long as kopf still asks again when that fails; watches have none.
 
-    kopf reads it later, and takes an API server that ends in the middle, or its own new login at that
-    moment, for the end of everything: while it looks for the kinds, that ended the operator.
+    kopf reads it later, and takes an API server that ends in the middle, its own new login at that moment
+    or a gateway's page for the end of everything: the operator ended.
     """
     response = await handler(request)
+    if response.status < 400 and response.content_type != "application/json":
+        response.close()
+        raise aiohttp.ClientConnectionError(f"the answer is {response.content_type}")
     if request.url.query.get("watch") == "true":
         return response
     try:

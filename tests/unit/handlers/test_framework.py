@@ -113,8 +113,12 @@ async def half_an_answer() -> AsyncIterator[str]:
         request.transport.abort()
         return begun
 
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text="<html>log in</html>", content_type="text/html")
+
     app = web.Application()
     app.router.add_get("/apis", answer)
+    app.router.add_get("/apis/page", page)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -127,6 +131,14 @@ async def test_an_answer_that_is_cut_short_fails_where_kopf_asks_again(half_an_a
     async with (await logged_in()).aiohttp_session as session:
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.request(method="get", url=half_an_answer)
+
+
+@pytest.mark.parametrize("query", ["", "?watch=true"])
+async def test_a_gateways_page_fails_where_kopf_asks_again(half_an_answer: str, query: str) -> None:
+    """D38: it is no list and no event."""
+    async with (await logged_in()).aiohttp_session as session:
+        with pytest.raises(aiohttp.ClientConnectionError, match="text/html"):
+            await session.request(method="get", url=f"{half_an_answer}/page{query}")
 
 
 async def test_a_watch_is_begun_without_waiting_for_its_end(half_an_answer: str) -> None:
