@@ -74,6 +74,8 @@ _ADVICE: tuple[tuple[type[EtcdmaintError], str], ...] = (
     (errors.LearnerRefused, "give a voting member in --endpoints too"),
 )
 
+_OF_THE_EXTRA_CLI = frozenset({"click", "cryptography", "google", "grpc", "nacl", "rich"})
+
 
 def code_for(error: BaseException) -> ExitCode:
     """The exit code of an error."""
@@ -90,6 +92,18 @@ def sentence(error: EtcdmaintError) -> str:
         if isinstance(error, kind):
             return text if advice in text else f"{text}; {advice}"
     return text
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """The sentence for a package that an extra would have brought; "" for a module of our own."""
+    name = error.name or ""
+    if not name or name.split(".")[0] == "etcdmaint":
+        return ""
+    extra = "cli" if name.split(".")[0] in _OF_THE_EXTRA_CLI else "operator"
+    return (
+        f"this needs the Python package {name}, which is not installed: "
+        f"pip install 'etcdmaint[{extra}]'"
+    )
 
 
 def one_line(text: str) -> str:

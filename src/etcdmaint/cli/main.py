@@ -19,7 +19,15 @@ import click
 
 from etcdmaint import __version__
 from etcdmaint.cli.connection import CONNECTION_FLAGS, with_switches
-from etcdmaint.cli.exits import MEANINGS, ExitCode, cause, code_for, one_line, sentence
+from etcdmaint.cli.exits import (
+    MEANINGS,
+    ExitCode,
+    cause,
+    code_for,
+    missing_package,
+    one_line,
+    sentence,
+)
 from etcdmaint.cli.lazy import Lazy, LazyGroup
 from etcdmaint.errors import EtcdmaintError
 
@@ -43,7 +51,6 @@ COMMANDS = {
     ),
 }
 
-_OURS = "etcdmaint"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(
@@ -122,12 +129,8 @@ def _explain(error: BaseException) -> int:
         return _say(one_line(error.format_message()), ExitCode.FAILED)
     if isinstance(error, EtcdmaintError):
         return _say(sentence(error), code_for(error))
-    if isinstance(error, ModuleNotFoundError) and not (error.name or _OURS).startswith(_OURS):
-        return _say(
-            f"this needs the Python package {error.name}, which is not installed: "
-            "pip install 'etcdmaint[operator]'",
-            ExitCode.FAILED,
-        )
+    if isinstance(error, ModuleNotFoundError) and (told := missing_package(error)):
+        return _say(told, ExitCode.FAILED)
     if isinstance(error, OSError) and error.errno in _FULL:
         return _say(f"not everything could be written: {error.strerror}", ExitCode.FAILED)
     return _say(_confession(error), ExitCode.FAILED)

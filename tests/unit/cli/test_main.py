@@ -357,3 +357,15 @@ def test_a_ctrl_c_means_what_it_meant_once_the_program_is_loaded(handler: str) -
         "start.main()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
+
+
+def test_an_installation_of_the_codec_alone_says_what_the_command_line_lacks() -> None:
+    """README: the package without extras has no click."""
+    code = "import sys; sys.modules['click'] = None\nfrom etcdmaint.cli.start import main; main()"
+    said = subprocess.run(
+        [sys.executable, "-c", code, "status"], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == ExitCode.FAILED
+    (sentence,) = said.stderr.splitlines()
+    assert sentence.startswith("etcdmaint: this needs the Python package click")
+    assert sentence.endswith("pip install 'etcdmaint[cli]'")
