@@ -38,9 +38,7 @@ async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation
         before = ctx.clock.monotonic()
         await take_slot(ctx)
         if observation is not None:
-            # The slot was a write: once it is committed, the sizes are not those of an idle hour ago.
-            took = ctx.clock.monotonic() - before
-            await ctx.clock.sleep(max(ctx.timing.commit_interval, 2 * took))
+            await _have_sizes_told(ctx, ctx.clock.monotonic() - before)
             observation = await ctx.gate()
     except BaseException as error:
         queue.yield_turn(ticket)
@@ -59,6 +57,19 @@ async def _wait_in_line(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Non
     except SlotHeld:
         await ctx.link.close()
         raise
+
+
+async def _have_sizes_told(ctx: RunContext, took: float) -> None:
+    """Two commits, so that the sizes are not those of an idle hour ago (D23).
+
+    The slot was a write: its commit lets go of the pages that were freed before, but not where a read
+    transaction of the commit before is still open; the next one does. `took`: seconds of that write.
+    """
+    pause = max(ctx.timing.commit_interval / 2, 2 * took)
+    await ctx.clock.sleep(pause)
+    if ctx.slot is not None:
+        await ctx.slot.mark(ctx.link.client(), None, ctx.clock.now())
+        await ctx.clock.sleep(pause)
 
 
 def check_releases(ctx: RunContext, observation: Observation) -> None:
