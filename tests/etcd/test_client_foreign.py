@@ -160,6 +160,31 @@ async def test_a_grpc_server_that_answers_with_something_else_is_not_etcd(
     assert caplog.records == []
 
 
+async def test_a_grpc_server_that_ends_well_and_answers_nothing_is_not_etcd(caplog) -> None:
+    """D51: status OK without a message, which gRPC hands out as None."""
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+            async def handle(request: bytes, context: aio.ServicerContext):
+                for nothing in ():
+                    yield nothing
+
+            return grpc.unary_stream_rpc_method_handler(handle)
+
+    server = aio.server()
+    server.add_generic_rpc_handlers((Handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with MemberClient(Endpoint("127.0.0.1", port), Access()) as client:
+            for call in (client.status(), client.range(b"k"), client.lease_grant(5)):
+                with pytest.raises(errors.NotEtcd):
+                    await call
+    finally:
+        await server.stop(None)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

@@ -97,6 +97,9 @@ async def one_answer(sending: Sending) -> Any:
     """A unary call."""
     call = sending.channel.unary_unary(sending.rpc.path)
     answer = await call(sending.body, timeout=sending.seconds, metadata=sending.metadata)
+    if answer is None:
+        # A good end and no message: whatever stands in between made that up.
+        raise DecodeError
     # Parsed here: gRPC would log a message that it cannot parse, and answer None.
     return sending.rpc.response.FromString(answer)
 

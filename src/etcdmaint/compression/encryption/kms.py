@@ -167,7 +167,11 @@ class Plugin:
         started, code = self._clock.monotonic(), "OK"
         try:
             # As kube-apiserver does: a plugin that is just being restarted fails nobody's call.
-            return rpc(request, timeout=self._timeout, wait_for_ready=True)
+            reply = rpc(request, timeout=self._timeout, wait_for_ready=True)
+            if reply is not None:
+                return reply
+            # A good end and no message, which is no answer.
+            failure = KmsUnavailable(f"the KMS plugin {self.name!a} answers {short} with nothing")
         except grpc.RpcError as error:
             code, failure = error.code().name, self._failure(error, short, opens=opens)
         finally:

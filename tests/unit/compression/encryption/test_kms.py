@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from etcdmaint.compression.encryption import data_keys, kms_v2
 from etcdmaint.compression.encryption.chain import EncryptionChain
 from etcdmaint.compression.encryption.ciphers import Cbc, Gcm
+from etcdmaint.compression.encryption.configuration import Kms
 from etcdmaint.compression.encryption.kms import (
     SOURCE_KEY,
     SOURCE_SEED,
     EncryptedObject,
+    PluginV2,
     Wrapped,
     dump_object,
     parse_object,
@@ -672,3 +674,27 @@ def test_a_value_of_no_configured_provider_never_reaches_a_plugin(
 
     assert (refusal.value.provider, refusal.value.key_name) == ("kms:v2", "other")
     assert not plugin.calls
+
+
+def test_a_plugin_that_ends_well_and_answers_nothing_is_unavailable() -> None:
+    """Status OK without a message, which gRPC hands out as None."""
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+            return grpc.unary_stream_rpc_method_handler(lambda _request, _context: iter(()))
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        server.add_generic_rpc_handlers((Handler(),))
+        server.add_insecure_port(f"unix:{folder}/kms.sock")
+        server.start()
+        provider = Kms(2, "vault", f"{folder}/kms.sock", 3.0, 10)
+        plugin = PluginV2(provider, clock=StillClock())
+        try:
+            with pytest.raises(KmsUnavailable, match="answers Status with nothing"):
+                plugin.status()
+            with pytest.raises(KmsUnavailable, match="answers Decrypt with nothing"):
+                plugin.decrypt(Wrapped(b"x", "key", {}))
+        finally:
+            plugin.close()
+            server.stop(None).wait()
