@@ -105,6 +105,11 @@ def phase_of(plane: ControlPlane, namespace: str, name: str = "now") -> str:
     return str(status_of(plane, namespace, name).get("phase", ""))
 
 
+def waits_for(plane: ControlPlane, namespace: str, name: str = "now") -> str:
+    """The reason of a run's Progressing; "None" where there is none."""
+    return str(condition(defrag(plane, namespace, name) or {}, "Progressing").get("reason"))
+
+
 def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
     """A condition of an object, empty while there is none."""
     for entry in obj.get("status", {}).get("conditions", ()):

@@ -25,6 +25,7 @@ from tests.cluster.objects import (
     path_of,
     phase_of,
     status_of,
+    waits_for,
 )
 from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import OperatorProcess, until
@@ -264,10 +265,11 @@ def test_a_turn_that_outlasts_its_timeout_is_waited_out_and_fails_the_run(
     with first_turn_stalled(proxy, etcd) as held:
         ask(plane, namespace)
 
-        def reason() -> str:
-            return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
-
-        until(lambda: reason() == "WaitingForMember", "the member is waited for", 30)
+        until(
+            lambda: waits_for(plane, namespace) == "WaitingForMember",
+            "the member is waited for",
+            30,
+        )
         ask(plane, namespace, name="other", cluster="small")
         until(lambda: phase_of(plane, namespace, "other") == "Complete", "the other run", 30)
         assert phase_of(plane, namespace) == "Running"

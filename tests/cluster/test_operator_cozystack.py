@@ -12,12 +12,11 @@ from tests.cluster.conftest import OperatorFactory
 from tests.cluster.objects import (
     DEFRAG_API,
     ask,
-    condition,
-    defrag,
     defragmentations,
     events_of,
     phase_of,
     status_of,
+    waits_for,
 )
 from tests.cluster.operators import until
 from tests.controlplane.apiserver import ControlPlane
@@ -118,10 +117,6 @@ def cozystack(
     return Cozystack(plane, namespace, etcd_cluster_factory)
 
 
-def reason(plane: ControlPlane, namespace: str, name: str = "now") -> str:
-    return str(condition(defrag(plane, namespace, name) or {}, "Progressing").get("reason"))
-
-
 def test_an_etcdcluster_is_swept_under_the_names_of_its_etcdmembers(
     plane: ControlPlane,
     namespace: str,
@@ -151,14 +146,14 @@ def test_a_cluster_that_is_scaling_paused_or_bootstrapping_is_waited_for(
     cozystack.patch("etcdclusters", "etcd", {"status": {"observed": observed}}, "/status")
     start_operator(etcd_address_map=cozystack.address_map(tmp_path))
     ask(plane, namespace, kind="EtcdCluster")
-    until(lambda: reason(plane, namespace) == "Scaling", "scaling", 20)
+    until(lambda: waits_for(plane, namespace) == "Scaling", "scaling", 20)
     observed["replicas"] = 0
     cozystack.patch("etcdclusters", "etcd", {"status": {"observed": observed}}, "/status")
-    until(lambda: reason(plane, namespace) == "ScaledToZero", "scaled to zero", 20)
+    until(lambda: waits_for(plane, namespace) == "ScaledToZero", "scaled to zero", 20)
     observed["replicas"] = 3
     status = {"observed": observed, "clusterID": None}
     cozystack.patch("etcdclusters", "etcd", {"status": status}, "/status")
-    until(lambda: reason(plane, namespace) == "Bootstrapping", "bootstrapping", 20)
+    until(lambda: waits_for(plane, namespace) == "Bootstrapping", "bootstrapping", 20)
     snapshot = {
         "apiVersion": DEFRAG_API,
         "kind": "EtcdSnapshot",
@@ -168,12 +163,12 @@ def test_a_cluster_that_is_scaling_paused_or_bootstrapping_is_waited_for(
     }
     cozystack.post("etcdsnapshots", snapshot)
     cozystack.patch("etcdclusters", "etcd", {"status": {"clusterID": "1"}}, "/status")
-    until(lambda: reason(plane, namespace) == "SnapshotInProgress", "a snapshot", 20)
+    until(lambda: waits_for(plane, namespace) == "SnapshotInProgress", "a snapshot", 20)
     pause = {"metadata": {"annotations": {"etcdmaint.io/paused": "true"}}}
     cozystack.patch("etcdclusters", "etcd", pause)
     done = {"status": {"phase": "Complete"}}
     cozystack.patch("etcdsnapshots", "nightly", done, "/status")
-    until(lambda: reason(plane, namespace) == "Paused", "paused", 20)
+    until(lambda: waits_for(plane, namespace) == "Paused", "paused", 20)
     assert phase_of(plane, namespace) == "Pending"
     assert defragmentations(cozystack.etcd) == [0, 0, 0]
     pause = {"metadata": {"annotations": {"etcdmaint.io/paused": None}}}
@@ -243,7 +238,7 @@ def test_another_controller_for_this_kind_is_left_to_its_work(
         cozystack.patch("etcddefrags", "now", {"status": {"phase": "Pending"}}, "/status")
     addresses = cozystack.address_map(tmp_path)
     first = start_operator(etcd_address_map=addresses)
-    until(lambda: reason(plane, namespace) == "OtherController", "left alone", 20)
+    until(lambda: waits_for(plane, namespace) == "OtherController", "left alone", 20)
     until(lambda: events_of(plane, namespace) == ["DefragDeferred"], "told once", 10)
     assert first.terminate() == 0
     assert defragmentations(cozystack.etcd) == [0, 0, 0]

@@ -19,11 +19,12 @@ from tests.cluster.objects import (
     path_of,
     phase_of,
     status_of,
+    waits_for,
 )
 from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import grant_everywhere, revoke_everywhere, until
 from tests.cluster.secrets import put_secret
-from tests.cluster.turns import filled, first_turn_stalled, in_flight
+from tests.cluster.turns import filled, first_turn_stalled, in_flight, slot_is_free
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
@@ -54,10 +55,7 @@ def test_deleting_a_run_that_waits_returns_at_once(
     start_operator()
     ask(plane, namespace)
 
-    def reason() -> str:
-        return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
-
-    until(lambda: reason() == "MemberUnreachable", "it waits", 30)
+    until(lambda: waits_for(plane, namespace) == "MemberUnreachable", "it waits", 30)
     until(lambda: "DefragDeferred" in events_of(plane, namespace), "it is told", 10)
     assert events_of(plane, namespace) == ["DefragDeferred"]
     began = time.monotonic()
@@ -91,8 +89,7 @@ def test_deleting_a_run_that_runs_finishes_its_member_and_touches_no_other(
     assert member.defrag_count() == 1
     last = proxy.status_writes("now")[-1]
     assert [row["outcome"] for row in last.rows if row["name"] == member.name] == ["Defragmented"]
-    slot = etcd.etcdctl("get", "etcdmaint.io/lock", "--print-value-only").stdout
-    assert slot.strip() == ""
+    assert slot_is_free(etcd)
 
 
 def test_a_run_deleted_while_the_operator_is_down_stays_until_its_member_in_flight_is_through(
@@ -113,10 +110,11 @@ def test_a_run_deleted_while_the_operator_is_down_stays_until_its_member_in_flig
         plane.api.request("DELETE", path_of("etcddefrags", namespace, "now"))
         start_operator(pod="etcdmaint-0")
 
-        def reason() -> str:
-            return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
-
-        until(lambda: reason() == "WaitingForMember", "the member is waited for", 30)
+        until(
+            lambda: waits_for(plane, namespace) == "WaitingForMember",
+            "the member is waited for",
+            30,
+        )
         metadata = (defrag(plane, namespace) or {})["metadata"]
         assert metadata["deletionTimestamp"]
         # Nothing is kept on it that only says how far somebody has come.
@@ -125,8 +123,7 @@ def test_a_run_deleted_while_the_operator_is_down_stays_until_its_member_in_flig
     until(lambda: defrag(plane, namespace) is None, "it is gone", 30)
     assert sum(defragmentations(etcd)) == 1
     assert member.defrag_count() == 1
-    slot = etcd.etcdctl("get", "etcdmaint.io/lock", "--print-value-only").stdout
-    assert slot.strip() == ""
+    assert slot_is_free(etcd)
 
 
 def test_a_run_deleted_while_the_operator_is_down_goes_at_once_where_no_member_is_at_stake(
@@ -326,14 +323,11 @@ def test_a_paused_annotation_stops_a_run_between_two_members_until_it_goes(
     connection = path_of("etcdconnections", namespace, "etcd")
     run = path_of("etcddefrags", namespace, "now")
 
-    def reason() -> str:
-        return str(condition(defrag(plane, namespace) or {}, "Progressing").get("reason"))
-
     with first_turn_stalled(proxy, etcd) as held:
         ask(plane, namespace)
         in_flight(held)
         annotate(plane, connection, "etcdmaint.io/paused", "true")
-    until(lambda: reason() == "Paused", "paused", 30)
+    until(lambda: waits_for(plane, namespace) == "Paused", "paused", 30)
     assert phase_of(plane, namespace) == "Running"
     assert sum(defragmentations(etcd)) == 1
     annotate(plane, run, "etcdmaint.io/paused", "true")
@@ -341,7 +335,7 @@ def test_a_paused_annotation_stops_a_run_between_two_members_until_it_goes(
     until(
         lambda: (
             "this EtcdDefrag" in condition(defrag(plane, namespace) or {}, "Progressing")["message"]
-            or reason() == "Paused"
+            or waits_for(plane, namespace) == "Paused"
         ),
         "still paused",
         10,

@@ -16,6 +16,7 @@ from tests.cluster.objects import (
     path_of,
     phase_of,
     status_of,
+    waits_for,
 )
 from tests.cluster.operator_proxy import ApiProxy
 from tests.cluster.operators import OperatorProcess, grant_in, until
@@ -107,9 +108,7 @@ def test_a_dry_run_that_the_older_crd_makes_a_real_one_does_not_run(
         tmp_path, older, lease_namespace=place, namespaces=[place], etcd_address_map=addresses
     ) as operator:
         until(
-            lambda: (
-                condition(defrag(older, place) or {}, "Progressing").get("reason") == "OlderCRD"
-            ),
+            lambda: waits_for(older, place) == "OlderCRD",
             "it waits",
             20,
         )

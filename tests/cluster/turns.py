@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from etcdmaint.defrag.lock import SLOT_KEY
 from tests.cluster.operator_proxy import ApiProxy, Write
 from tests.cluster.operators import until
 from tests.controlplane.etcd import EtcdCluster
@@ -46,3 +47,8 @@ def in_flight(held: list[Member]) -> Member:
     """Wait until it is, and say which member it is."""
     until(lambda: held and held[0].defragmenting(), "a member is in flight", 30)
     return held[0]
+
+
+def slot_is_free(etcd: EtcdCluster) -> bool:
+    """Whether nobody holds the cluster's slot."""
+    return not etcd.etcdctl("get", SLOT_KEY.decode(), "--print-value-only").stdout.strip()

@@ -163,7 +163,7 @@ class Clients:
 
         def opening(client: MemberClient, *arguments: object, **options: object) -> None:
             self.opened.append(client)
-            init(client, *arguments, **options)  # type: ignore[arg-type]
+            init(client, *arguments, **options)  # type: ignore[arg-type]  # handed on as they came
 
         async def closing(client: MemberClient) -> None:
             self.closed.append(client)

@@ -165,7 +165,7 @@ class _Status:
 
 async def _look(connection: Connection) -> _Status:
     from etcdmaint.compaction.by_hand import read_history
-    from etcdmaint.compaction.line import voters_of
+    from etcdmaint.etcd.cluster import voters_of
 
     timeout = connection.command_timeout
     async with await connection.open() as cluster:
@@ -179,7 +179,7 @@ async def _look(connection: Connection) -> _Status:
 
 async def _hold_round(connection: Connection, interval: float) -> int:
     from etcdmaint.compaction.election import KEY, State, ask_until_sent
-    from etcdmaint.compaction.line import voters_of
+    from etcdmaint.etcd.cluster import voters_of
     from etcdmaint.quantities import format_duration
 
     timeout = connection.command_timeout
@@ -265,7 +265,7 @@ class _Rounds:
     async def show(self) -> None:
         """Until the stream breaks, with an EtcdError."""
         from etcdmaint.compaction.election import KEY
-        from etcdmaint.compaction.line import voters_of
+        from etcdmaint.etcd.cluster import voters_of
 
         members = list(voters_of(self._cluster).values())
         client = members[self._turn % len(members)]

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from etcdmaint.cli import output
 from etcdmaint.cli.exits import one_line
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import MemberTurn, Outcome, RunState, Severity
@@ -63,8 +64,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """One line on standard error; a terminal that has gone away must not stop the run."""
-        with contextlib.suppress(OSError):
-            print(one_line(text), file=sys.stderr, flush=True)
+        output.print_note(text)
 
     def tick(self) -> None:
         """A sign of life; called again and again while the run goes on."""

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
 CORRUPT, NEWER, MALFORMED, NO_KEY, NO_SUCH_KEY, NOT_VERIFIED = 10, 11, 12, 13, 14, 15
 
+CODES_OF_ONE_VALUE = (
+    "\b\nExit codes besides 0, 1, 2 and 130:\n"
+    "  10  damaged\n  11  written by a newer release\n  12  intact, but no good frame\n"
+    "  13  no encryption key for it\n"
+    "  14  no such key in etcd"
+)
+"""For the help of a command that looks at one."""
+
 _CODES = {
     Content.CHECKSUM: CORRUPT,
     Content.ENVELOPE: CORRUPT,

@@ -16,8 +16,8 @@ import click
 from etcdmaint.cli import output, stored_key
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.scanning import opened, resource_named, run
-from etcdmaint.cli.storage_codes import NO_SUCH_KEY, code_of_value
-from etcdmaint.cli.stored_document import document_of, may_be_secret, write_document
+from etcdmaint.cli.storage_codes import CODES_OF_ONE_VALUE, NO_SUCH_KEY, code_of_value
+from etcdmaint.cli.stored_document import document_of, may_be_secret
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes
 
@@ -37,8 +37,7 @@ _KMS_RATE = 10.0
 
 @click.command(
     "get",
-    epilog="\b\nExit codes besides 0, 1, 2 and 130:\n  10  damaged\n  11  written by a newer release\n"
-    "  12  intact, but no good frame\n  13  no encryption key for it\n  14  no such key",
+    epilog=CODES_OF_ONE_VALUE,
 )
 @click.argument("target", metavar="KEY|RESOURCE")
 @click.argument("name", required=False)
@@ -165,7 +164,7 @@ class _Getting:
         if raw:
             return self._raw(found.kvs[0])
         document, code = self._document(found.kvs[0])
-        write_document(document, self.style or output.YAML)
+        output.print_document(document, self.style or output.YAML)
         return code
 
     async def history(self, cluster: ClusterClient, key: bytes) -> int:
@@ -190,7 +189,7 @@ class _Getting:
                 break
         if not documents:
             return self._missing(key)
-        write_document(documents, self.style or output.YAML)
+        output.print_document(documents, self.style or output.YAML)
         return min((code for code in codes if code), default=0)
 
     async def list(self, cluster: ClusterClient, prefix: bytes) -> int:
@@ -217,7 +216,7 @@ class _Getting:
         if not documents:
             return self._missing(prefix)
         if self.style is not None:
-            write_document(documents, self.style)
+            output.print_document(documents, self.style)
         else:
             columns = [name.upper() for name in documents[0]]
             rows = [[*map(str, each.values())] for each in documents]

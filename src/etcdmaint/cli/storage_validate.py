@@ -10,13 +10,16 @@ import hashlib
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import ExitCode
 from etcdmaint.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from etcdmaint.compression.document import Field
 
 _COMPRESSION = "StorageCompressionConfiguration"
 _ENCRYPTION = ("EncryptionConfiguration", "EncryptionConfig")
@@ -92,15 +95,15 @@ def render(file: str, stage: str | None, oldest: str) -> int:
     from etcdmaint.compression.document import Problem, parse
 
     data = _read(file)
-    if isinstance(fault := parse(data), Problem):
-        raise InvalidInput(file, str(fault))
-    root = _document(data)
-    if not _is_object(root):
+    root = parse(data)
+    if isinstance(root, Problem):
+        raise InvalidInput(file, str(root))
+    document = _document(data)
+    if not _is_object(document):
         raise InvalidInput(file, f"holds no {_COMPRESSION} of etcdmaint.io")
-    rendered, found = _render(root, stage, oldest)
+    rendered, found = _render(document, stage, oldest)
     if found:
-        found = _with_lines(data, found)
-        for each in found:
+        for each in _with_lines(root, found):
             output.print_note(f"etcdmaint: {file}: {each}")
         return ExitCode.FAILED
     sys.stdout.write(rendered.decode())
@@ -119,11 +122,7 @@ def _read(file: str) -> bytes:
 
 
 def _document(data: bytes) -> dict[str, Any]:
-    """The file as plain data; {} where it is none that can be read as such."""
-    from etcdmaint.compression.document import Problem, parse
-
-    if isinstance(parse(data), Problem):
-        return {}
+    """A file that `parse` takes, as plain data; {} where it is none that can be read as such."""
     import yaml
 
     try:
@@ -161,7 +160,7 @@ def _judge(
     if _is_object(document):
         rendered, found = _render(document, stage, oldest)
         if found:
-            return str(kind), _with_lines(data, found), [], data
+            return str(kind), _with_lines(root, found), [], data
         data, stage = rendered, stage or _stage_of(document)
     at = policy.Stage(stage or "alpha")
     found = policy.problems(data, stage=at, min_compatibility_version=oldest)
@@ -227,12 +226,9 @@ def _render(
     return data, tuple(Problem(0, f"spec.{each.field}", each.fault) for each in problems)
 
 
-def _with_lines(data: bytes, problems: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_lines(root: Field, problems: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same, each with the line of its place in the object's own file."""
-    from etcdmaint.compression.document import Field, Problem, Problems, parse
-
-    root = parse(data)
-    assert isinstance(root, Field)
+    from etcdmaint.compression.document import Problem, Problems
 
     def line(path: str) -> int:
         at = root

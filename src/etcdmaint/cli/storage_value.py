@@ -22,8 +22,15 @@ from etcdmaint.cli import output
 from etcdmaint.cli.connection import CONNECTION_FLAGS, connection_from
 from etcdmaint.cli.scanning import opened
 from etcdmaint.cli.scanning import run as to_the_end
-from etcdmaint.cli.storage_codes import CORRUPT, MALFORMED, NEWER, NO_KEY, NO_SUCH_KEY
-from etcdmaint.cli.stored_document import document_of, may_be_secret, write_document
+from etcdmaint.cli.storage_codes import (
+    CODES_OF_ONE_VALUE,
+    CORRUPT,
+    MALFORMED,
+    NEWER,
+    NO_KEY,
+    NO_SUCH_KEY,
+)
+from etcdmaint.cli.stored_document import document_of, may_be_secret
 from etcdmaint.cli.stored_key import read
 from etcdmaint.compression import frame
 from etcdmaint.compression.resources import Keyspace, Location, escaped, shown
@@ -37,12 +44,6 @@ _CODES: tuple[tuple[type[EtcdmaintError], int], ...] = (
     (errors.MalformedFrame, MALFORMED),
     (errors.EncryptionKeyMissing, NO_KEY),
     (errors.DecryptionFailed, CORRUPT),
-)
-_EXIT_CODES = (
-    "\b\nExit codes besides 0, 1, 2 and 130:\n"
-    "  10  damaged\n  11  written by a newer release\n  12  intact, but no good frame\n"
-    "  13  no encryption key for it\n"
-    "  14  no such key in etcd"
 )
 _CONNECTING = tuple(str(flag.name) for flag in CONNECTION_FLAGS)
 _NO_OBJECT = "the key is an object's, and no serializer of Kubernetes writes this: it is damaged"
@@ -94,6 +95,11 @@ class Asked:
         # It may have dialled a KMS plugin.
         click.get_current_context().call_on_close(chain.close)
         return chain.for_resource(at.group, at.resource)
+
+
+def _code_for(error: EtcdmaintError) -> int:
+    """What a reader of the format answers; 0 where the error is about something else."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 0)
 
 
 def _options(function: Command) -> Command:
@@ -216,17 +222,16 @@ def _command(name: str, *decorators: Callable[[Any], Any]) -> Callable[[Callable
             try:
                 return function(asked, style, to_terminal)
             except EtcdmaintError as error:
-                for kind, code in _CODES:
-                    if isinstance(error, kind):
-                        output.print_note(f"etcdmaint: {error}")
-                        return code
-                raise
+                if not (code := _code_for(error)):
+                    raise
+                output.print_note(f"etcdmaint: {error}")
+                return code
 
         run.__doc__ = function.__doc__
         wrapped: Any = run
         for decorator in (*decorators, _options):
             wrapped = decorator(wrapped)
-        return click.command(name, epilog=_EXIT_CODES)(wrapped)
+        return click.command(name, epilog=CODES_OF_ONE_VALUE)(wrapped)
 
     return decorate
 
@@ -243,8 +248,7 @@ def identify_(asked: Asked, style: str, _to_terminal: bool) -> int:
         for layer, _ in _layers(asked, opening=asked.encryption_config is not None):
             layers.append(layer)
     except EtcdmaintError as error:
-        code = next((code for kind, code in _CODES if isinstance(error, kind)), 0)
-        if not code:
+        if not (code := _code_for(error)):
             raise
         layers[-1]["fault"] = f"{error.reason}: {error}"
     if not code and asked.no_object(layers[-1]["form"]):
@@ -254,7 +258,7 @@ def identify_(asked: Asked, style: str, _to_terminal: bool) -> int:
             for name, value in layer.items():
                 click.echo(f"{'  ' * depth}{name}: {escaped(str(value))}")
     else:
-        write_document(layers, style)
+        output.print_document(layers, style)
     return code
 
 
@@ -270,7 +274,7 @@ def show(asked: Asked, style: str, to_terminal: bool) -> int:
     if style in ("raw", "hex"):
         return _write_bytes(asked, plaintext, style, to_terminal)
     hide = not asked.show_secrets and _holds_secret(asked, plaintext)
-    write_document(document_of(plaintext, found, hide=hide), style)
+    output.print_document(document_of(plaintext, found, hide=hide), style)
     if asked.no_object(found.form):
         output.print_note(f"etcdmaint: {_NO_OBJECT}")
         return CORRUPT

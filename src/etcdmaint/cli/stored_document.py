@@ -6,8 +6,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import click
-
 from etcdmaint.compression.stored_value import Form, StoredValue
 
 _MOST_DEPTH = 128
@@ -65,14 +63,3 @@ def _bounded(document: dict[str, Any]) -> dict[str, Any]:
         if not level:
             return document
     raise ValueError("nested too deeply")
-
-
-def write_document(document: object, style: str) -> None:
-    """Write a document to standard output as JSON or YAML."""
-    # What is not ASCII is escaped: no text of a value steers the terminal.
-    if style == "json":
-        click.echo(json.dumps(document, indent=2, ensure_ascii=True))
-        return
-    import yaml
-
-    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=100), nl=False)

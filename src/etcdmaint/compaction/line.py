@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from etcdmaint import errors
-from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable
+from etcdmaint.errors import EtcdError, EtcdmaintError
 from etcdmaint.etcd.client import MemberClient
-from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.etcd.cluster import ClusterClient, voters_of
 
 Dial = Callable[[], Awaitable[ClusterClient]]
 """Connects afresh, with whatever endpoints and credentials are right by now. Raises EtcdmaintError."""
@@ -24,21 +24,6 @@ _NEW_CREDENTIALS = (
     errors.PermissionDenied,
     errors.TokenExpired,
 )
-
-
-def voters_of(cluster: ClusterClient) -> dict[int, MemberClient]:
-    """Every voter that can be asked, by its ID: at least one, else why there is none is raised."""
-    found: dict[int, MemberClient] = {}
-    failure: EtcdError | None = None
-    for member in cluster.members:
-        if not member.is_learner:
-            try:
-                found[member.id] = cluster.client(member.id)
-            except EtcdError as error:
-                failure = error
-    if not found:
-        raise failure or MemberUnreachable("the cluster has no voter that can be asked")
-    return found
 
 
 class Line:

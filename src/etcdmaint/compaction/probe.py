@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from etcdmaint.clock import Clock
-from etcdmaint.compaction.line import voters_of
 from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable, PermissionDenied
-from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.etcd.cluster import ClusterClient, voters_of
 from etcdmaint.etcd.types import RangeResult
 
 DEFAULT_TIMEOUT = 2.0

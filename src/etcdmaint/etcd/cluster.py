@@ -321,6 +321,21 @@ class ClusterClient:
         return list(dict.fromkeys(places))
 
 
+def voters_of(cluster: ClusterClient) -> dict[int, MemberClient]:
+    """Every voter that can be asked, by its ID: at least one, else why there is none is raised."""
+    found: dict[int, MemberClient] = {}
+    failure: EtcdError | None = None
+    for member in cluster.members:
+        if not member.is_learner:
+            try:
+                found[member.id] = cluster.client(member.id)
+            except EtcdError as error:
+                failure = error
+    if not found:
+        raise failure or MemberUnreachable("the cluster has no voter that can be asked")
+    return found
+
+
 async def _close(clients: Iterable[MemberClient]) -> None:
     for client in clients:
         await client.close()

@@ -59,9 +59,8 @@ def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventor
     @kopf.on.delete(*_KIND, id="settle", registry=registry, when=is_deleted_too_early)
     async def settle(name: str, namespace: str | None, uid: str, **_: object) -> None:
         if not await runs.settle(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid)):
-            await (
-                asyncio.Event().wait()
-            )  # until this process ends: its successor lets the object go
+            # Until this process ends: its successor lets the object go.
+            await asyncio.Event().wait()
 
     @kopf.on.event(*_KIND, id="inventory", registry=registry)
     async def note(type: str | None, body: kopf.Body, uid: str, **_: object) -> None:  # noqa: A002  # kopf's own name

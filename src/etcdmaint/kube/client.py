@@ -254,6 +254,17 @@ class KubeApi:
         self._offset = offset if abs(offset.total_seconds()) > 1.5 else timedelta()
 
 
+async def read_exactly(api: KubeApi, ref: ObjectRef) -> Json:
+    """The object. Raises NotFound when it is not there, or another one has its name by now."""
+    try:
+        obj = await api.get(ref.resource, ref.namespace, ref.name)
+    except NotFound:
+        raise NotFound(f"{ref.resource.kind} {ref} is not there any more") from None
+    if ref.uid and obj["metadata"].get("uid") != ref.uid:
+        raise NotFound(f"{ref.resource.kind} {ref} is another object now")
+    return obj
+
+
 def _decode(data: bytes) -> Json | None:
     try:
         answer = json.loads(data)

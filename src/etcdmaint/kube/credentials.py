@@ -53,9 +53,8 @@ async def read_secret(api: KubeApi, namespace: str, name: str) -> SecretData:
     except NotFound:
         raise CredentialsUnavailable(f"Secret {namespace}/{name} does not exist") from None
     except Forbidden as error:
-        if (
-            error.status == 401
-        ):  # our own credentials, for the moment: nothing is wrong with the Secret
+        if error.status == 401:
+            # Our own credentials, for the moment: nothing is wrong with the Secret.
             raise
         raise CredentialsUnavailable(
             f"Secret {namespace}/{name} may not be read by this operator"

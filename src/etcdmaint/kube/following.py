@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from etcdmaint.defrag.run import Fence
-from etcdmaint.kube.client import Conflict, Json, KubeApi, NotFound
+from etcdmaint.kube.client import Conflict, Json, KubeApi, read_exactly
 from etcdmaint.kube.resources import ObjectRef, Resource
 
 
@@ -100,10 +100,8 @@ async def revise_status(
     there then. Raises NotFound when the object is gone, and what KubeApi and the fence raise.
     """
     ref = followed.ref
-    obj = await api.get(ref.resource, ref.namespace, ref.name)
+    obj = await read_exactly(api, ref)
     metadata = obj["metadata"]
-    if metadata["uid"] != ref.uid:
-        raise NotFound(f"{ref.resource.kind} {ref} is another object now")
     if metadata.get("generation") != followed.obj["metadata"].get("generation"):
         return obj
     patch = make_patch(obj)

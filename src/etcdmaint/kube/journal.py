@@ -11,12 +11,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from etcdmaint.api.defrag import defrag_status
 from etcdmaint.clock import Clock
-from etcdmaint.defrag.run import Fence, Phase, RunGone, RunState
-from etcdmaint.kube.client import Conflict, Forbidden, Json, KubeApi, NotFound, Unavailable
+from etcdmaint.defrag.run import Fence, RunGone, RunState
+from etcdmaint.kube.client import (
+    Conflict,
+    Forbidden,
+    Json,
+    KubeApi,
+    NotFound,
+    Unavailable,
+    read_exactly,
+)
 from etcdmaint.kube.resources import ObjectRef
-from etcdmaint.kube.status import merge_patch, write_state
+from etcdmaint.kube.status import merge_patch, phase_of, write_state
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +64,7 @@ class DefragJournal:
     async def _attempt(self, state: RunState) -> None:
         while True:
             obj = await self._get()
-            phase = defrag_status(obj).phase or Phase.NEW
+            phase = phase_of(obj)
             if phase.terminal and state.phase is not phase:
                 raise RunGone(f"EtcdDefrag {self._ref} is {phase} already")
             patch = merge_patch(obj.get("status"), write_state(obj, state, self._clock.now()))
@@ -77,12 +84,9 @@ class DefragJournal:
 async def read_object(api: KubeApi, ref: ObjectRef) -> Json:
     """The object, or RunGone when it is not there or another one has its name."""
     try:
-        obj = await api.get(ref.resource, ref.namespace, ref.name)
-    except NotFound:
-        raise RunGone(f"{ref.resource.kind} {ref} is not there any more") from None
-    if ref.uid and obj["metadata"].get("uid") != ref.uid:
-        raise RunGone(f"{ref.resource.kind} {ref} is another object now")
-    return obj
+        return await read_exactly(api, ref)
+    except NotFound as gone:
+        raise RunGone(str(gone)) from None
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], fence: Fence, clock: Clock, what: str) -> T:

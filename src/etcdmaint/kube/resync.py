@@ -21,6 +21,7 @@ from etcdmaint.kube.client import (
     KubeError,
     NotFound,
     Rejected,
+    read_exactly,
 )
 from etcdmaint.kube.inventory import KnownRun, RunInventory, read_run
 from etcdmaint.kube.resources import (
@@ -180,10 +181,8 @@ class Resync:
     async def _confirmed(self, known: KnownRun) -> Json | None:
         """The object as it is, noted as that; None when it is not there any more, which is noted too."""
         try:
-            obj = await self._api.get(ETCD_DEFRAGS, known.ref.namespace, known.ref.name)
+            obj = await read_exactly(self._api, known.ref)
         except NotFound:
-            obj = None
-        if obj is None or read_run(obj).ref.uid != known.ref.uid:
             self._inventory.gone(known.ref.uid)
             return None
         self._inventory.seen(obj)

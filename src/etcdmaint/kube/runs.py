@@ -118,8 +118,7 @@ class Runner:
         except StopRequested:
             await stop.wait(_TRY_AGAIN)
             return None
-        except Exception:
-            # The outermost shell of a run: what dies here would never be taken up again.
+        except Exception:  # the outermost shell of a run: nobody would take it up again
             log.exception("a fault while carrying out a run", extra={"object": str(ref)})
             await stop.wait(_AFTER_A_FAULT)
             return None

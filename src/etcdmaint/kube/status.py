@@ -19,6 +19,11 @@ from etcdmaint.kube.client import Json
 from etcdmaint.quantities import format_bytes
 
 
+def phase_of(obj: Mapping[str, Any]) -> Phase:
+    """The phase of an EtcdDefrag; NEW where it has none yet."""
+    return defrag_status(obj).phase or Phase.NEW
+
+
 def read_state(obj: Mapping[str, Any], member_ids: Mapping[str, int] | None = None) -> RunState:
     """What an earlier process has recorded; never raises.
 

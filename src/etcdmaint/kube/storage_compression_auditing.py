@@ -101,11 +101,10 @@ class Auditor:
             subject.failure, subject.failed_at = error, self._clock.monotonic()
             # Perhaps another etcd is there by now.
             subject.stood_at = -math.inf
-        except Exception as error:
+        except Exception as error:  # the outermost shell of one audit: the next one may do better
             if isinstance(error, TimeoutError) and subject.underway and subject.underway.expired():
                 log.info("an audit is not wanted any more", extra={"object": str(subject.ref)})
                 return
-            # The outermost shell of one audit: the next one may do better.
             log.exception("a fault while auditing", extra={"object": str(subject.ref)})
             subject.failure = EtcdError("the audit failed by a fault of this program")
             subject.failed_at = self._clock.monotonic()

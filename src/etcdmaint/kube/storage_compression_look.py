@@ -18,7 +18,14 @@ from etcdmaint.compression.walk import Timing
 from etcdmaint.defrag.run import Fence, Severity
 from etcdmaint.errors import EtcdmaintError
 from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.client import Forbidden, KubeApi, NotFound, Rejected, Unavailable
+from etcdmaint.kube.client import (
+    Forbidden,
+    KubeApi,
+    NotFound,
+    Rejected,
+    Unavailable,
+    read_exactly,
+)
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.measurement import Verdict
@@ -131,14 +138,10 @@ class Looks:
 
     async def exists(self, subject: Subject) -> bool:
         """Whether the object is still there, asked of the API server."""
-        ref = subject.ref
         try:
-            obj = await self._api.get(ref.resource, ref.namespace, ref.name)
+            subject.update(await read_exactly(self._api, subject.ref))
         except NotFound:
             return False
-        if obj["metadata"]["uid"] != ref.uid:
-            return False
-        subject.update(obj)
         subject.doubtful = False
         return True
 

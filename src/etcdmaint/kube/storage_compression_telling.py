@@ -15,7 +15,7 @@ from etcdmaint.api.conditions import condition_is, find_condition
 from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence, Severity
-from etcdmaint.kube.client import Conflict, KubeApi, NotFound
+from etcdmaint.kube.client import Conflict, KubeApi, NotFound, read_exactly
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.resources import ObjectRef
@@ -46,9 +46,9 @@ class Teller:
             return
         ref = subject.ref
         try:
-            obj = await self.api.get(ref.resource, ref.namespace, ref.name)
+            obj = await read_exactly(self.api, ref)
             metadata = obj["metadata"]
-            if metadata["uid"] != ref.uid or metadata.get("deletionTimestamp"):
+            if metadata.get("deletionTimestamp"):
                 return
             if generation_of(obj) != subject.generation:
                 # What was found is about another spec.

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from etcdmaint.api.defrag import EtcdDefrag, defrag_status
+from etcdmaint.api.defrag import EtcdDefrag
 from etcdmaint.api.metadata import is_dry_run
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.clock import Clock
@@ -40,7 +40,7 @@ from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.journal import persist, read_object
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
 from etcdmaint.kube.schema import DefragSchema
-from etcdmaint.kube.status import read_state
+from etcdmaint.kube.status import phase_of, read_state
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class RunParts:
 
 def is_over(obj: Json) -> bool:
     """Whether an EtcdDefrag's phase is a terminal one."""
-    return (defrag_status(obj).phase or Phase.NEW).terminal
+    return phase_of(obj).terminal
 
 
 def _has_begun(obj: Json) -> bool:
-    return defrag_status(obj).phase is Phase.RUNNING
+    return phase_of(obj) is Phase.RUNNING
 
 
 @dataclass(frozen=True, slots=True)

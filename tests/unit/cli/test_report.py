@@ -274,7 +274,7 @@ async def test_one_linearizable_read_tells_of_the_slot_and_of_reads(
 ) -> None:
     """H2, D60: whoever answers; and a refusal for lack of rights is an answer."""
     cluster = Voters(*answers)
-    report = await status.survey(Opened(cluster))  # type: ignore[arg-type]
+    report = await status.survey(Opened(cluster))  # type: ignore[arg-type]  # a stand-in of its shape
     assert (report.slot_error is None) is known
     assert (report.read_error is None) is read
     assert cluster.metrics_timeouts == [2.0, 2.0]

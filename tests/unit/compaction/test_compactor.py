@@ -441,7 +441,7 @@ async def test_what_it_has_only_announced_itself_is_no_advance() -> None:
                 await asyncio.sleep(0)
             return done
 
-        store.txn = lambda *a, timeout=None: telling(*a)  # type: ignore[method-assign]
+        store.txn = lambda *a, timeout=None: telling(*a)  # type: ignore[method-assign]  # replaced for this test
         store.refuse = lambda rpc: RPCTimeout("late") if rpc == "compact" else None
         await clock.advance(2 * INTERVAL)
         # Read afresh, as after a broken stream: it is still our own.

@@ -105,7 +105,7 @@ def rescuing(world: World, seen: Witnessed, *, break_lock: bool = False) -> Resc
         clock=person,
         timing=Timing(),
         break_lock=break_lock,
-        connect=person.connect,  # type: ignore[arg-type]
+        connect=person.connect,  # type: ignore[arg-type]  # a stand-in of its shape
     )
 
 

@@ -224,8 +224,8 @@ def test_no_progress_and_no_copy_of_a_spec_is_kept_on_an_object() -> None:
     settings = framework.make_settings(instance="pod-0", namespaces=[])
     body, patch = kopf.Body({"spec": {"rule": {}}}), kopf.Patch()
     persistence = settings.persistence
-    persistence.diffbase_storage.store(body=body, patch=patch, essence=body)  # type: ignore[arg-type]
-    persistence.progress_storage.store(key="settle", record={}, body=body, patch=patch)  # type: ignore[arg-type, typeddict-item]
+    persistence.diffbase_storage.store(body=body, patch=patch, essence=body)  # type: ignore[arg-type]  # a stand-in of its shape
+    persistence.progress_storage.store(key="settle", record={}, body=body, patch=patch)  # type: ignore[arg-type, typeddict-item]  # what kopf would hand over
     assert dict(patch) == {}
 
 
@@ -254,7 +254,7 @@ async def test_connections_are_only_watched() -> None:
             self.told.append(uid)
 
     class Asking(Known):
-        def seen(self, resource: Resource, obj: dict[str, Any]) -> None:  # type: ignore[override]
+        def seen(self, resource: Resource, obj: dict[str, Any]) -> None:  # type: ignore[override]  # notes it and passes it on
             self.told.append((resource.kind, dict(obj)))
 
     registry, known, asking = kopf.OperatorRegistry(), Known(), Asking()

@@ -86,8 +86,8 @@ async def measuring(
     monkeypatch.setattr("etcdmaint.kube.clusters.read_secret", secret)
     monkeypatch.setattr("etcdmaint.kube.clusters.make_tls", lambda *_, **__: None)
     monitor = ConnectionMonitor(
-        api,  # type: ignore[arg-type]
-        Clusters(api, AddressMap()),  # type: ignore[arg-type]
+        api,  # type: ignore[arg-type]  # a stand-in of its shape
+        Clusters(api, AddressMap()),  # type: ignore[arg-type]  # a stand-in of its shape
         FakeFence(),
         SystemClock(),
         pace=Pace(interval=0.005, retry=0.005, reread_secrets=reread_secrets),
@@ -139,8 +139,8 @@ def test_a_list_that_is_older_than_the_watch_neither_ends_nor_turns_back_anythin
     """What is really gone is missing twice."""
     api = FakeApi()
     monitor = ConnectionMonitor(
-        api,  # type: ignore[arg-type]
-        Clusters(api, AddressMap()),  # type: ignore[arg-type]
+        api,  # type: ignore[arg-type]  # a stand-in of its shape
+        Clusters(api, AddressMap()),  # type: ignore[arg-type]  # a stand-in of its shape
         FakeFence(),
         SystemClock(),
     )
@@ -149,7 +149,7 @@ def test_a_list_that_is_older_than_the_watch_neither_ends_nor_turns_back_anythin
     monitor.replace([])
     assert [ref.name for ref, _ in monitor.measurements()] == ["etcd"]
     monitor.replace([connection("https://one:2379", 1)])
-    assert monitor._following.find("c").obj is new  # type: ignore[union-attr]
+    assert monitor._following.find("c").obj is new  # type: ignore[union-attr]  # known to be there
     monitor.replace([])
     assert len(monitor.measurements()) == 1
     monitor.replace([])

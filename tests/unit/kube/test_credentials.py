@@ -54,7 +54,7 @@ async def test_who_is_not_known_for_a_moment_does_not_blame_the_secret(
             raise Forbidden("no", status=status)
 
     with pytest.raises(raised):
-        await read_secret(Refusing(), "ns", "s")  # type: ignore[arg-type]
+        await read_secret(Refusing(), "ns", "s")  # type: ignore[arg-type]  # a stand-in of its shape
 
 
 def test_a_bundle_and_a_pair_make_tls() -> None:

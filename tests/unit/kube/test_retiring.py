@@ -212,6 +212,6 @@ async def test_one_run_that_may_not_be_deleted_keeps_no_other_from_it() -> None:
             raise Rejected("an admission webhook says no")
         await delete(ref, resource_version=resource_version)
 
-    scene.api.delete = guarded  # type: ignore[method-assign]
+    scene.api.delete = guarded  # type: ignore[method-assign]  # replaced for this test
     await scene.until(20.0)
     assert scene.names() == {"a"}

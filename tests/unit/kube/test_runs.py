@@ -492,7 +492,7 @@ async def test_draining_waits_for_the_runs_under_way_and_no_longer_than_it_may(a
 
 
 async def test_events_are_posted_in_order_and_never_in_the_way(api: Api) -> None:
-    sink = EventSink(api, api.clock, instance="pod-0")  # type: ignore[arg-type]
+    sink = EventSink(api, api.clock, instance="pod-0")  # type: ignore[arg-type]  # a stand-in of its shape
     for number in range(300):
         sink.post(REF, Severity.WARNING, "DefragDeferred", f"message {number}")
     posting = asyncio.create_task(sink.run())
@@ -509,7 +509,7 @@ async def test_events_are_posted_in_order_and_never_in_the_way(api: Api) -> None
 async def test_an_event_on_an_object_with_a_long_name_has_a_name_that_the_api_takes(
     api: Api,
 ) -> None:
-    sink = EventSink(api, api.clock, instance="pod-0")  # type: ignore[arg-type]
+    sink = EventSink(api, api.clock, instance="pod-0")  # type: ignore[arg-type]  # a stand-in of its shape
     ref = ObjectRef(ETCD_DEFRAGS, "ns", f"{'a' * 198}-.{'b' * 20}", "uid")
     sink.post(ref, Severity.NORMAL, "Complete", "done")
     posting = asyncio.create_task(sink.run())

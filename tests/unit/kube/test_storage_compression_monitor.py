@@ -108,7 +108,7 @@ class House:
         self.counts, self.clock = Counts(), FakeClock()
         self.monitor = CompressionMonitor(
             self.api,  # type: ignore[arg-type]
-            etcds or self.lost,  # type: ignore[arg-type]
+            etcds or self.lost,  # type: ignore[arg-type]  # a stand-in of its shape
             self.events,  # type: ignore[arg-type]
             FakeFence(),
             self.clock,
@@ -303,7 +303,7 @@ async def test_secrets_are_warned_of_by_one_event_also_across_a_restart(house: H
     again.api = house.api
     again.monitor = CompressionMonitor(
         again.api,  # type: ignore[arg-type]
-        again.lost,  # type: ignore[arg-type]
+        again.lost,  # type: ignore[arg-type]  # a stand-in of its shape
         again.events,  # type: ignore[arg-type]
         FakeFence(),
         FakeClock(),

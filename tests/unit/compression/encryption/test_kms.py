@@ -172,7 +172,7 @@ def test_while_polling_goes_on_no_reader_waits_for_a_status(
     class Watched(StillClock):
         async def sleep(self, seconds: float) -> None:
             await super().sleep(seconds)
-            due.append(chain._envelopes[0]._is_due())  # type: ignore[attr-defined]
+            due.append(chain._envelopes[0]._is_due())  # type: ignore[attr-defined]  # known to be of that kind
 
     async def poll_for_a_while() -> None:
         await chain.connect()
