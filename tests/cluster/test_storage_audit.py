@@ -229,8 +229,10 @@ async def test_06_a_revision_that_is_gone_is_told_by_the_api_server_too(stored: 
         await client.compact(revision, physical=True)
     access = await load_access(str(stored.plane.kubeconfig()))
     async with ApiServerClient(access) as server:
+        # Of a revision after its cache began, an API server may still answer from a snapshot in
+        # its memory. The cache of widgets began when they were defined, long after this one.
         with pytest.raises(ListExpired):
-            await server.count("", "configmaps", revision - 10)
+            await server.count("example.com", "widgets", 2)
         assert await server.count("", "configmaps", revision) > COPIES
         assert await server.count("example.com", "widgets", revision) == COPIES + 1
         assert await server.count("example.com", "gadgets", revision) is None
