@@ -23,6 +23,7 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import read_whole
 
 _CLASSES = {"checksum": 10, "unsupported": 11, "malformed": 12}
 _NAMES = {code: name for name, code in _CLASSES.items()}
@@ -98,14 +99,12 @@ class _Vector:
 
 def _cases(file: Path) -> list[Any]:
     try:
-        document = json.loads(file.read_bytes())
+        document = json.loads(read_whole(file, field=str(file)))
         if document["format"] not in _FORMATS:
             raise InvalidInput(str(file), f"must be of the format {' or '.join(_FORMATS)}")
         cases = document["cases"]
         if not isinstance(cases, list):
             raise TypeError
-    except OSError as error:
-        raise InvalidInput(str(file), f"cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InvalidInput):
             raise

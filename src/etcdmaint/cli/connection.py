@@ -18,6 +18,7 @@ import click
 
 from etcdmaint.cli.parameters import CommaList, Duration, Switch, Text
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import read_whole
 
 if TYPE_CHECKING:
     from etcdmaint.etcd.access import Access, Tls
@@ -233,10 +234,7 @@ def _tls(cacert: str | None, cert: str | None, key: str | None) -> Tls:
 
 
 def _read(flag: str, path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidInput(flag, f"{path} cannot be read: {error.strerror}") from error
+    return read_whole(Path(path), field=flag, name=path)
 
 
 def _system_authorities() -> str:

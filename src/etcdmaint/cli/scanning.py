@@ -22,6 +22,7 @@ from etcdmaint.cli import output
 from etcdmaint.cli.exits import one_line
 from etcdmaint.cli.parameters import Duration, ParamType, Size
 from etcdmaint.errors import EncryptionKeyMissing, InvalidInput
+from etcdmaint.files import read_whole
 from etcdmaint.quantities import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class Asked:
 
         It holds the encryption configuration: it is to be hashed, and never to be shown.
         """
-        config = self.encryption_config.read_bytes() if self.encryption_config else b""
+        path = self.encryption_config
+        config = read_whole(path, field=str(path)) if path else b""
         return repr((self.keyspace.root, self.spans, config, self.decrypt_kms, *more))
 
     def chain(self) -> EncryptionChain | None:

@@ -19,6 +19,7 @@ from etcdmaint.cli.scanning import (
     with_scanning,
 )
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import MOST_OF_A_VALUE, read_whole
 
 _MOST_TOP = 1000
 
@@ -88,7 +89,10 @@ def scan(
         )
     policy = read_policy(policy_file)
     chain = asked.chain()
-    token = sys.stdin.read().strip() if resume == "-" else resume
+    token = resume
+    if resume == "-":
+        given = read_whole(sys.stdin.buffer, field="--resume: standard input", most=MOST_OF_A_VALUE)
+        token = given.decode("ascii", "replace").strip()
 
     async def work() -> int:
         from etcdmaint.cli.scan_report import Report

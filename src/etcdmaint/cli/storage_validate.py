@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,12 +110,12 @@ def render(file: str, stage: str | None, oldest: str) -> int:
 
 
 def _read(file: str) -> bytes:
-    from etcdmaint.compression.document import MAX_BYTES, read_file
+    from etcdmaint.compression.document import MAX_BYTES
 
-    if file == "-":
-        return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
-        return read_file(Path(file))
+        with click.open_file(file, "rb") as opened:
+            # Of one that is too large only enough to tell that.
+            return bytes(opened.read(MAX_BYTES + 1))
     except OSError as error:
         raise InvalidInput(file, f"cannot be read: {error.strerror}") from None
 

@@ -36,6 +36,7 @@ from etcdmaint.compression import frame
 from etcdmaint.compression.resources import Keyspace, Location, escaped, shown
 from etcdmaint.compression.stored_value import Form, StoredValue, identify
 from etcdmaint.errors import EtcdmaintError, InvalidInput
+from etcdmaint.files import MOST_OF_A_VALUE, read_whole
 
 # A contract with scripts: what a reader of the format may answer.
 _CODES: tuple[tuple[type[EtcdmaintError], int], ...] = (
@@ -201,11 +202,8 @@ def _from_here(file: str, hexed: str | None) -> bytes:
             # Not quoted: it may be a Secret's.
             raise InvalidInput("--hex", "must be pairs of hex digits") from None
     if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise InvalidInput(file, f"cannot be read: {error.strerror}") from None
+        return read_whole(sys.stdin.buffer, field="standard input", most=MOST_OF_A_VALUE)
+    return read_whole(Path(file), field=file, most=MOST_OF_A_VALUE)
 
 
 def _command(name: str, *decorators: Callable[[Any], Any]) -> Callable[[Callable[..., int]], Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 
@@ -29,12 +28,6 @@ _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 _GO_BOOLEANS = frozenset("yYnN")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _GO_NUMBER = re.compile(r"[-+]?(?:0o[0-7]+|(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?)")
-
-
-def read_file(path: Path) -> bytes:
-    """A file, and of one that is too large only enough to tell that. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etcdmaint.compression import policy_file
-from etcdmaint.compression.document import read_file
+from etcdmaint.compression.document import MAX_BYTES
 from etcdmaint.compression.policy_file import (
     EVERYTHING,
     FIRST_READER,
@@ -24,6 +24,7 @@ from etcdmaint.compression.policy_file import (
 )
 from etcdmaint.compression.rule import INERT, UNSELECTED, Algorithm, Rewrite, Rule
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import read_whole
 
 __all__ = [
     "FIRST_READER",
@@ -94,10 +95,7 @@ class Policy:
     @classmethod
     def read(cls, path: Path, *, stage: Stage, min_compatibility_version: str) -> Policy:
         """Read a file. Raises InvalidInput, also where the file cannot be read."""
-        try:
-            data = read_file(path)
-        except OSError as error:
-            raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
+        data = read_whole(path, field=str(path), most=MAX_BYTES)
         return cls.load(data, stage=stage, min_compatibility_version=min_compatibility_version)
 
     def rule_for(self, group: str, resource: str) -> Rule:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import read_whole
 
 DEFAULT_PORT = 2379
 
@@ -136,10 +137,9 @@ class AddressMap:
         """Read a file; `InvalidInput` names the field or flag, the file and the line at fault."""
         where = f"{field}: {path}" if field else str(path)
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as fault:
-            reason = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8"
-            raise InvalidInput(where, f"cannot be read: {reason}") from fault
+            text = read_whole(Path(path), field=where).decode()
+        except UnicodeDecodeError:
+            raise InvalidInput(where, "cannot be read: it is not UTF-8") from None
         return cls.parse(text, field=where)
 
     @classmethod

@@ -17,6 +17,7 @@ from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import read_whole
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -96,8 +97,7 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
         return ApiAccess(configuration, _own_namespace())
     path = chosen or str(Path.home() / ".kube" / "config")
     field = "--kubeconfig" if kubeconfig else "KUBECONFIG"
-    if not _is_there(path):
-        raise InvalidInput(field, f"{path} is not there, and this is no Pod with a service account")
+    _look_at(path, field)
     try:
         loader = await load_kube_config(  # type: ignore[no-untyped-call]  # the library has no types
             path, client_configuration=configuration, persist_config=False
@@ -121,9 +121,15 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
     return ApiAccess(configuration, context.get("namespace") or "default")
 
 
-def _is_there(path: str) -> bool:
-    """Whether any file of a list of them, as $KUBECONFIG may be one, exists."""
-    return any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
+def _look_at(path: str, field: str) -> None:
+    """Refuse a file, or a list of them as $KUBECONFIG may be one, that the loader must not meet."""
+    files = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
+    there = [file for file in files if file.is_file()]
+    if not there:
+        raise InvalidInput(field, f"{path} is not there, and this is no Pod with a service account")
+    for file in there:
+        # It would read on for as long as there is something.
+        read_whole(file, field=field, name=str(file))
 
 
 def _own_namespace() -> str:

@@ -112,6 +112,13 @@ def test_a_file_that_is_missing_or_rubbish_names_its_flag(
     assert "PRIVATE KEY" not in fault
 
 
+@pytest.mark.parametrize("flag", ["cacert", "cert", "key"])
+def test_a_file_without_an_end_is_not_read_for_ever(files: Files, flag: str) -> None:
+    given = {"cacert": files.ca, "cert": files.cert, "key": files.key, flag: "/dev/zero"}
+    fault = refused(f"--{flag}", endpoints=("a",), **given)
+    assert fault.startswith("/dev/zero is larger than 4 MiB")
+
+
 def test_a_key_of_another_certificate_is_told_so(files: Files) -> None:
     fault = refused("--key", cacert=files.ca, cert=files.cert, key=files.other_key)
     assert "does not belong to the certificate" in fault

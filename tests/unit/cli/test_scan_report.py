@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import AsyncIterator
@@ -128,7 +129,7 @@ def test_a_token_is_for_the_same_question(
     said = etcdmaint("storage", "scan", f"--resume={token[1]}", "--decrypt-kms")
     assert said.code == 2
     assert "other flags" in said.err
-    stdin = SimpleNamespace(read=lambda: token[1] + "\n", isatty=lambda: False)
+    stdin = io.TextIOWrapper(io.BytesIO(token[1].encode() + b"\n"))
     monkeypatch.setattr("sys.stdin", stdin)
     assert "Read 10 keys" in etcdmaint("storage", "scan", "--resume=-").out
 

@@ -16,6 +16,7 @@ import yaml
 
 from etcdmaint.cli import main
 from etcdmaint.compression import frame
+from etcdmaint.files import MOST_OF_A_VALUE
 from tests.fuzz.mutation import sealed
 from tests.unit.compression.vectors import SHARED, cases, octets
 
@@ -374,6 +375,10 @@ def test_escapes_of_a_terminal_are_shown_not_obeyed(
         (("identify", "--hex", "zz"), "--hex"),
         (("identify", "x", "--hex", "00"), "--hex"),
         (("identify", "/nowhere/at/all"), "cannot be read"),
+        (("identify", "/dev/zero"), "/dev/zero: is larger than 16 MiB"),
+        (("show", "/dev/zero"), "/dev/zero: is larger than 16 MiB"),
+        (("frame", "/dev/zero"), "/dev/zero: is larger than 16 MiB"),
+        (("check-vectors", "/dev/zero", "--", "true"), "/dev/zero: is larger than 4 MiB"),
         (("identify", "-o", "xml"), "xml"),
         (("frame", "-o", "json"), "json"),
     ],
@@ -385,6 +390,12 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(
     assert said.code == 2
     assert told in said.err
     assert len(said.err.strip().splitlines()) == 1
+
+
+def test_standard_input_without_an_end_is_refused_by_its_name(storage: Storage) -> None:
+    said = storage("identify", stdin=bytes(MOST_OF_A_VALUE + 1))
+    assert said.code == 2
+    assert "standard input: is larger than 16 MiB" in said.err
 
 
 def test_what_is_too_large_for_a_frame_is_refused(storage: Storage) -> None:
@@ -409,6 +420,7 @@ READER = """
 import subprocess
 import sys
 from etcdmaint.compression import frame
+from etcdmaint.files import MOST_OF_A_VALUE
 value = sys.stdin.buffer.read()
 codes = {frame.ChecksumMismatch: 10, frame.UnsupportedAlgorithm: 11, frame.MalformedFrame: 12}
 try:

@@ -217,4 +217,5 @@ def test_an_object_that_is_not_alone_in_its_file_is_not_said_to_be_missing(
 def test_a_file_without_an_end_is_too_large(etcdmaint: CommandLine, command: list[str]) -> None:
     said = etcdmaint("storage", *command)
     assert said.code in (1, 2)
+    assert "/dev/zero" in said.everything
     assert "is larger than" in said.everything

@@ -17,10 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from etcdmaint.compression.document import Field, Problem, Problems, parse, read_file
+from etcdmaint.compression.document import MAX_BYTES, Field, Problem, Problems, parse
 from etcdmaint.compression.encryption import selectors
 from etcdmaint.compression.encryption.selectors import Selector
 from etcdmaint.errors import InvalidInput
+from etcdmaint.files import read_whole
 from etcdmaint.quantities import parse_duration
 
 # `v1` and `EncryptionConfig` are the names from before Kubernetes 1.13.
@@ -123,11 +124,7 @@ class EncryptionConfiguration:
     @classmethod
     def read(cls, path: Path) -> EncryptionConfiguration:
         """As `load`. Raises InvalidInput also where the file cannot be read."""
-        try:
-            data = read_file(path)
-        except OSError as error:
-            raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from None
-        return cls.load(data)
+        return cls.load(read_whole(path, field=str(path), most=MAX_BYTES))
 
 
 def problems(data: bytes) -> tuple[Problem, ...]:
