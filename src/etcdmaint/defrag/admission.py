@@ -8,7 +8,7 @@ from etcdmaint.defrag.holding import give_back, take_slot
 from etcdmaint.defrag.queue import RunQueue, Ticket
 from etcdmaint.defrag.run import Ending, Severity
 from etcdmaint.defrag.versions import Action, find_hazards
-from etcdmaint.errors import SlotHeld, UnsafeEtcdVersion
+from etcdmaint.errors import SlotHeld, SlotLost, UnsafeEtcdVersion
 
 
 async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation | None:
@@ -18,7 +18,7 @@ async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation
     run is paused or not, and every turn has a gate of its own.
     """
     observation: Observation | None = None
-    if not (ctx.ledger.begun or ctx.request.dry_run):
+    if not (ctx.ledger.begun or ctx.dry_run):
         await _wait_in_line(ctx, queue, ticket)
     try:
         if ctx.ledger.begun:
@@ -31,7 +31,7 @@ async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation
     except BaseException:
         queue.stand_back(ticket)
         raise
-    if ctx.request.dry_run:
+    if ctx.dry_run:
         return observation
     queue.start(ticket, ctx.link.cluster.cluster_id)
     try:
@@ -46,6 +46,9 @@ async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation
             queue.stand_back(ticket)
         if not ctx.ledger.begun:
             await give_back(ctx)
+        if isinstance(error, SlotLost):
+            # Nothing has been touched under it: whoever has it now is waited for.
+            raise SlotHeld(str(error), holder="") from error
         raise
     return observation
 

@@ -109,6 +109,11 @@ class RunContext:
         return self.timing.deadline(self.in_use.values()) - self.age
 
     @property
+    def dry_run(self) -> bool:
+        """Whether nothing is to be touched; a run that has begun is none, whatever it is called since."""
+        return self.request.dry_run and not self.ledger.begun
+
+    @property
     def gate_is_old(self) -> bool:
         """Whether what the gate saw is not fresh enough any more to touch a member by it."""
         return self.clock.monotonic() - self.gated > self.timing.gate_keeps

@@ -16,7 +16,7 @@ from etcdmaint.defrag.health import Observation
 from etcdmaint.defrag.holding import give_back
 from etcdmaint.defrag.resume import prove_idle
 from etcdmaint.defrag.run import OUTCOME_UNKNOWN, Ending, MemberRow, Outcome, Phase, Severity
-from etcdmaint.errors import EtcdError, NoDiskSpace, PermissionDenied, SlotLost
+from etcdmaint.errors import ClusterNotHealthy, EtcdError, NoDiskSpace, PermissionDenied, SlotLost
 from etcdmaint.etcd.types import Alarm
 from etcdmaint.quantities import format_bytes
 
@@ -61,7 +61,7 @@ async def settle_alarms(ctx: RunContext) -> bool:
             assert_ours=ctx.assert_ours,
             timeout=ctx.timing.rpc_timeout,
         )
-    except EtcdError as error:
+    except (EtcdError, ClusterNotHealthy) as error:
         ctx.ledger.note(f"whether an alarm is armed could not be read at the end: {error}")
         return False
     except SlotLost as lost:

@@ -42,9 +42,9 @@ async def take_slot(ctx: RunContext) -> None:
         taken = False
     finally:
         ctx.evidence = slot.previous or ctx.evidence
+        # What is broken is the lock that its owner has looked at, not that of whoever comes later.
+        ctx.break_lock = False
     ctx.slot = slot if taken else None
-    # What is broken is the lock that its owner has looked at, not that of whoever comes later.
-    ctx.break_lock = False
 
 
 async def give_back(ctx: RunContext) -> str:
@@ -79,10 +79,11 @@ async def _keep(ctx: RunContext) -> None:
     while True:
         await ctx.clock.sleep(pause)
         pause = ctx.timing.gate_interval
-        if ctx.slot is None:
+        slot = ctx.slot
+        if slot is None:
             continue
         # A beat that fails is soon tried again, with another member; a lease that is lost shows at the
         # next check of the slot.
         with contextlib.suppress(EtcdError):
-            await ctx.slot.beat(ctx.link.client(avoid=ctx.at_stake))
-            pause = ctx.slot.ttl / 4
+            await slot.beat(ctx.link.client(avoid=ctx.at_stake))
+            pause = slot.ttl / 4

@@ -47,6 +47,10 @@ class Ledger:
     async def write(self, **changes: Any) -> None:
         """Change the record and return when it is durable."""
         self.amend(**changes)
+        await self.persist()
+
+    async def persist(self) -> None:
+        """Return when the record as it is is durable."""
         await self._journal.record(self.state)
         self._written = self.state.message
 

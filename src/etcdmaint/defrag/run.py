@@ -174,6 +174,12 @@ class RunGone(EtcdmaintError):
     reason = "RunGone"
 
 
+class RecordRefused(EtcdmaintError):
+    """The record may not be written, and waiting for the right to write it has come to nothing yet."""
+
+    reason = "RecordRefused"
+
+
 class Surroundings(Protocol):
     """What the sweep asks of the world before the run and before every member."""
 
@@ -202,7 +208,7 @@ class Journal(Protocol):
         """Return only when the state is durable; wait for the store as long as it takes.
 
         Raises RunGone when the object is not there any more, LeadershipLost when waiting has outlasted
-        this process's right to write.
+        this process's right to write, RecordRefused when that right is withheld for long.
         """
 
 

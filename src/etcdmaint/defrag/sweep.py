@@ -33,6 +33,7 @@ from etcdmaint.defrag.run import (
     NoInstrumentation,
     Outcome,
     Phase,
+    RecordRefused,
     RunGone,
     RunRequest,
     RunResult,
@@ -42,7 +43,7 @@ from etcdmaint.defrag.run import (
 )
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.defrag.turn import take_turn
-from etcdmaint.errors import EtcdError, SlotLost, StopRequested
+from etcdmaint.errors import ClusterNotHealthy, EtcdError, SlotLost, StopRequested
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import Member
@@ -88,12 +89,13 @@ class Sweep:
 
         Raises LeadershipLost when this process may not act any more and RunGone when the object that
         asked for the run is not there: in both cases nothing more was done. The slot then waits for a
-        successor, or, when the run is gone and no member can be at it, is given back.
+        successor, or, when the run is gone and no member can be at it, is given back. So it is where the
+        record may not be written; then this returns once that was done, with the run to be carried on.
         """
         ctx = self._ctx
         ctx.ledger.state = state = state or RunState()
         if state.phase.terminal:
-            return RunResult(state, Ending.DONE if state.phase is Phase.COMPLETE else Ending.FAILED)
+            return RunResult(state, _ended(state))
         ctx.began = ctx.clock.monotonic()
         ctx.in_use = {
             row.member_id: row.db_size_in_use_before or row.db_size_before or 0
@@ -102,6 +104,7 @@ class Sweep:
         # A run that has begun may have a member in flight: nobody goes before it.
         created = "" if ctx.ledger.begun else ctx.request.created
         ticket = self._queue.arrive(ctx.request.name, created, ctx.request.cluster_ref)
+        refused = False
         try:
             if state.phase is Phase.NEW:
                 await ctx.ledger.write(
@@ -111,13 +114,28 @@ class Sweep:
         except StopRequested:
             await give_back(ctx)
             ending = Ending.STOPPED
+        except RecordRefused:
+            # Rights that are withheld from us are no reason for the cluster to wait.
+            refused = True
+            await give_back(ctx)
         except RunGone:
             await give_back(ctx)
             raise
         finally:
             self._queue.leave(ticket)
             await ctx.link.close()
+        if refused:
+            await self._record_at_last()
+            ending = _ended(ctx.ledger.state)
         return RunResult(ctx.ledger.state, ending)
+
+    async def _record_at_last(self) -> None:
+        """Make durable what is known by now: without it, a later call would have to find it out again."""
+        while True:
+            try:
+                return await self._ctx.ledger.persist()
+            except RecordRefused:
+                await self._ctx.clock.sleep(self._ctx.timing.gate_interval)
 
     async def _live(self, ticket: Ticket) -> Ending:
         ctx = self._ctx
@@ -128,7 +146,7 @@ class Sweep:
             )
         except RunOver as refused:
             return await refuse(ctx, refused)
-        if ctx.request.dry_run:
+        if ctx.dry_run:
             assert observation is not None
             return await self._rehearse(observation)
         async with slot_kept(ctx):
@@ -192,7 +210,7 @@ class Sweep:
         """Without a slot: whether somebody else defragmented a member during the last turn (D64)."""
         ctx = self._ctx
         if ctx.slot is None:
-            with contextlib.suppress(EtcdError):
+            with contextlib.suppress(EtcdError, ClusterNotHealthy):
                 ctx.check_foreign(await ctx.observe())
 
     async def _next_turn(self, observation: Observation) -> None:
@@ -245,3 +263,10 @@ class Sweep:
         ctx.audience.event(Severity.NORMAL, "Complete", message)
         ctx.instrumentation.run_finished(Phase.COMPLETE, "Complete")
         return Ending.DONE
+
+
+def _ended(state: RunState) -> Ending:
+    """How a run stands, by its record alone."""
+    if not state.phase.terminal:
+        return Ending.STOPPED
+    return Ending.DONE if state.phase is Phase.COMPLETE else Ending.FAILED

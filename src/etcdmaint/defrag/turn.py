@@ -49,6 +49,8 @@ async def take_turn(ctx: RunContext, observation: Observation, row: MemberRow) -
         row = replace(row, message=f"{row.message}; {sentence}")
     decided = row
     row = replace(row, reason=IN_FLIGHT, started_at=ctx.clock.now())
+    # That it was proven idle before says nothing about this time.
+    ctx.idle.discard(row.member_id)
     turn = MemberTurn(
         row=row,
         position=sum(r.outcome is not Outcome.PENDING for r in ctx.ledger.state.rows) + 1,
@@ -99,6 +101,10 @@ async def _ready(ctx: RunContext, observation: Observation, turn: MemberTurn) ->
         if ctx.slot is None:
             # Should etcd take writes again, others may be about to take the slot.
             await take_slot(ctx)
+            if ctx.slot is not None:
+                # Who goes without one may have asked a member meanwhile (D61).
+                latest = await ctx.gate()
+                _check_decided(latest, turn.row)
         client = ctx.link.cluster.client(member_id)
         asked = ctx.link.client(prefer=latest.leader)
         if ctx.slot is not None:

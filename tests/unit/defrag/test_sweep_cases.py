@@ -10,12 +10,31 @@ import pytest
 
 from etcdmaint.defrag.lock import SLOT_KEY, SlotValue
 from etcdmaint.defrag.queue import RunQueue
-from etcdmaint.defrag.run import IN_FLIGHT, Ending, MemberRow, Outcome, Phase, RunGone, RunState
+from etcdmaint.defrag.run import (
+    IN_FLIGHT,
+    Ending,
+    MemberRow,
+    Outcome,
+    Phase,
+    RecordRefused,
+    RunGone,
+    RunState,
+)
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.errors import AuthenticationFailed
+from etcdmaint.errors import AuthenticationFailed, ClusterNotHealthy
 from etcdmaint.etcd.endpoint import Endpoint
 
-from .pretended import MIB, Fault, PretendedCluster, Process, TimelessLoop, World, now, timeless
+from .pretended import (
+    MIB,
+    Fault,
+    PretendedCluster,
+    Process,
+    Rival,
+    TimelessLoop,
+    World,
+    now,
+    timeless,
+)
 
 
 def rows(world: World, **changes: Any) -> RunState:
@@ -143,6 +162,63 @@ class TestTheSlot:
             assert result.state.reason == "DeadlineExceeded"
             assert "may still be at it" in result.state.message
             assert world.slot() is not None
+
+        timeless(main())
+
+    def test_it_stays_while_a_member_that_is_asked_again_may_be_at_it(self) -> None:
+        """D33, D36: that it was idle before counts for nothing."""
+        world = World([9000.0, 1.0], leader=2)
+        before = rows(world, reason=IN_FLIGHT, db_size_in_use_before=100 * MIB)
+
+        async def main() -> None:
+            result = await Process(world, "1").sweep().run(before)
+            assert (result.state.rows[0].reason, world.members[1].asked) == ("RPCTimeout", 1)
+            assert "the cluster's slot stays until it expires" in result.state.message
+            assert world.slot() is not None
+
+        timeless(main())
+
+    def test_lost_before_the_run_has_begun_it_is_waited_for_again(self) -> None:
+        """D3, D37: nothing was touched, so nothing is over."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+
+        def break_it(effect: Any) -> None:
+            if not process.events and world.slot() is not None:
+                process.events.append("broken")
+                world.hold_slot("ann@far", seconds=60)
+
+        at = process.at
+
+        async def watched(what: str, effect: Any, *, sent: bool = False) -> Any:
+            found = await at(what, effect, sent=sent)
+            if what == "txn":
+                break_it(effect)
+            return found
+
+        process.at = watched  # type: ignore[method-assign]
+        result = timeless(process.sweep().run())
+        assert result.ending is Ending.DONE, result.state.message
+        assert "DefragDeferred" in process.events
+
+    def test_the_lock_of_whoever_came_meanwhile_is_not_broken(self) -> None:
+        """D63: another one than was looked at, however often it is tried."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+        at = process.at
+
+        async def overtaken(what: str, effect: Any, *, sent: bool = False) -> Any:
+            if what == "txn" and (slot := world.slot()) and slot.holder == "ann@far":
+                world.hold_slot("bob@near", lease=8)
+            return await at(what, effect, sent=sent)
+
+        process.at = overtaken  # type: ignore[method-assign]
+
+        async def main() -> None:
+            world.hold_slot("ann@far", lease=7)
+            result = await process.sweep(break_lock=True, patience=30.0).run()
+            assert result.ending is Ending.HELD
+            assert "bob@near" in result.state.message
 
         timeless(main())
 
@@ -391,6 +467,30 @@ class TestTheDeadline:
 
 
 class TestNospace:
+    def test_the_gate_is_judged_again_under_a_slot_that_is_taken_at_last(self) -> None:
+        """D61, D64: who goes without one may have asked a member while it was taken."""
+        world = World([1.0, 1.0, 20.0], nospace=True, leader=2)
+        process = Process(world, "1")
+        at = process.at
+
+        async def rivalled(what: str, effect: Any, *, sent: bool = False) -> Any:
+            if what == "grant" and in_flight(world.state) and not world.members[3].asked:
+                world.set_nospace(False)
+                rival = Rival(world, "2", holder="ann@far", own=rows(world))
+                rival.own = replace(rival.own, rows=(in_flight_row,))
+                world.begin(rival, world.members[3])
+            return await at(what, effect, sent=sent)
+
+        in_flight_row = MemberRow(name="m3", member_id=3, reason=IN_FLIGHT)
+        process.at = rivalled  # type: ignore[method-assign]
+
+        async def main() -> None:
+            await process.sweep().run()
+            await asyncio.gather(*world.working)
+
+        timeless(main())
+        assert world.members[1].asked == 1
+
     def test_coming_up_in_mid_sweep_it_does_not_hold_the_sweep_up(self) -> None:
         """D64: the slot is ours already, though it cannot be written."""
         world = World([1.0, 1.0, 1.0])
@@ -471,7 +571,89 @@ class TestWaiting:
         assert process.events[1] == "Running"
 
 
+class TestTheEnd:
+    def test_it_is_recorded_though_the_endpoints_lead_to_two_clusters_by_then(self) -> None:
+        """D12, D40: no alarm is disarmed, and the run is over all the same."""
+        world = World([1.0], nospace=True)
+        process = Process(world, "1")
+
+        class Mixed(PretendedCluster):
+            async def refresh(self) -> None:
+                if world.state.defragmented:
+                    raise ClusterNotHealthy("MixedClusters", "two clusters")
+                await super().refresh()
+
+        process.cluster = Mixed
+        result = timeless(process.sweep().run())
+        assert result.state.phase is Phase.COMPLETE
+        assert "two clusters" in result.state.message
+        assert world.nospace
+
+
+class TestARecordThatMayNotBeWritten:
+    def test_it_holds_no_cluster_and_loses_nothing(self) -> None:
+        """D2, D4, D32: others may have the cluster; what is known is written as soon as it may be."""
+        world = World([1.0, 1.0])
+        held: list[bool] = []
+
+        class Refused(Process):
+            async def record(self, state: RunState) -> None:
+                if in_flight(world.state) and len(held) < 3:
+                    held.append(world.slot() is not None)
+                    await self.sleep(600.0)
+                    raise RecordRefused("no")
+                await super().record(state)
+
+        result = timeless(Refused(world, "1").sweep().run())
+        assert held == [True, False, False]
+        assert result.ending is Ending.STOPPED
+        assert world.state == result.state
+        assert world.state.defragmented == 1
+        again = timeless(Process(world, "1").sweep().run(world.state))
+        assert again.ending is Ending.DONE
+        assert [member.asked for member in world.members.values()] == [1, 1]
+
+    def test_its_end_is_written_too_as_soon_as_it_may_be(self) -> None:
+        """D1, D4."""
+        world = World([1.0])
+        refusals = [RecordRefused("no")] * 2
+
+        class Refused(Process):
+            async def record(self, state: RunState) -> None:
+                if state.phase.terminal and refusals:
+                    assert world.slot() is None
+                    raise refusals.pop()
+                await super().record(state)
+
+        result = timeless(Refused(world, "1").sweep().run())
+        assert (result.ending, world.state.phase) == (Ending.DONE, Phase.COMPLETE)
+
+    def test_the_slot_stays_while_a_member_may_be_at_it(self) -> None:
+        """D33: until it expires; the gate then finds the member at it."""
+        world = World([400.0, 1.0], leader=2)
+
+        class Refused(Process):
+            async def record(self, state: RunState) -> None:
+                if not in_flight(state) and any(row.in_doubt for row in state.rows):
+                    if world.slot() is not None:
+                        raise RecordRefused("no")
+                    assert world.members[1].busy is None or now() > 120
+                await super().record(state)
+
+        result = timeless(Refused(world, "1").sweep().run())
+        assert result.ending is Ending.STOPPED
+        assert world.state.rows[0].reason == "RPCTimeout"
+
+
 class TestOnResume:
+    def test_a_run_that_has_begun_is_none_the_less_for_being_called_a_dry_run(self) -> None:
+        """D8, D36: the annotation came too late, and a member may be at it."""
+        world = World([1.0, 1.0])
+        before = rows(world, reason=IN_FLIGHT, db_size_before=600 * MIB)
+        result = timeless(Process(world, "1").sweep(dry_run=True).run(before))
+        assert result.ending is Ending.DONE
+        assert {row.outcome for row in result.state.rows} == {Outcome.DEFRAGMENTED}
+
     def test_a_paused_run_still_looks_after_its_member_in_flight(self) -> None:
         """D9, D36: no further member is touched."""
         world = World([1.0, 1.0])
