@@ -12,6 +12,7 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import CONNECTION_FLAGS, Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.lazy import Lazy, LazyGroup
 from etcdmaint.cli.parameters import Duration
 
@@ -53,7 +54,7 @@ def compact() -> None:
 )
 def status(connection: Connection, style: str) -> int:
     """Show the key, how far etcd really is compacted, and what is kept of history."""
-    found = asyncio.run(_look(connection))
+    found = run(_look(connection))
     if style == output.TABLE:
         for name, text in found.rows():
             output.print_line(f"{name}: {text}")
@@ -77,14 +78,14 @@ def once(connection: Connection, interval: float) -> int:
 
     It is polite: whoever compacts regularly goes first, and nothing younger than the interval goes.
     """
-    return asyncio.run(_hold_round(connection, interval))
+    return run(_hold_round(connection, interval))
 
 
 @click.command("watch")
 @with_connection
 def watch(connection: Connection) -> int:
     """Show every round of whoever it is, one line each, until Ctrl-C; changes nothing."""
-    asyncio.run(_follow(connection))
+    run(_follow(connection))
     return ExitCode.DONE
 
 

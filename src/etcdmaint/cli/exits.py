@@ -33,7 +33,7 @@ MEANINGS = {
     ExitCode.UNSAFE: "refused: this etcd release loses data when defragmented",
     ExitCode.HELD: "somebody else works on this cluster",
     ExitCode.ALARM_LEFT: "done, but an alarm is still armed",
-    ExitCode.INTERRUPTED: "interrupted",
+    ExitCode.INTERRUPTED: "interrupted, also by SIGTERM",
 }
 
 _CODES: tuple[tuple[type[EtcdmaintError], ExitCode], ...] = (
@@ -101,8 +101,8 @@ def missing_package(error: ModuleNotFoundError) -> str:
         return ""
     extra = "cli" if name.split(".")[0] in _OF_THE_EXTRA_CLI else "operator"
     return (
-        f"this needs the Python package {name}, which is not installed: "
-        f"pip install 'etcdmaint[{extra}]'"
+        f"this needs the Python package {name}, which is not installed: install etcdmaint with its extra "
+        f"`{extra}`, in a checkout by pip install '.[{extra}]'"
     )
 
 

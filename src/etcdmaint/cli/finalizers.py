@@ -7,7 +7,6 @@ finalizer back at once: so it is stopped first, and waited for, as it may be in 
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from etcdmaint.api.names import (
     FINALIZER,
 )
 from etcdmaint.cli import output
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.parameters import Duration, KubernetesName, ParamType, Text
 from etcdmaint.clock import Clock, SystemClock
 from etcdmaint.kube.access import load_access
@@ -128,7 +128,7 @@ def strip(
             return sum([await strip_one(api, each) for each in found])
 
     try:
-        count = asyncio.run(work())
+        count = run(work())
     except (ApiException, aiohttp.ClientError, OSError) as error:
         raise click.ClickException(_fault(error)) from error
     click.echo(f"{count} {DEFRAG_KIND}{'' if count == 1 else 's'} freed of {FINALIZER}")

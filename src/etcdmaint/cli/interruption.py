@@ -1,7 +1,8 @@
-"""Ctrl-C, SIGTERM and a terminal that goes away while a sweep goes on.
+"""Ctrl-C, SIGTERM and a terminal that goes away, while a command goes on.
 
-The first asks the sweep to stop after the member in flight, because etcd cannot be told to stop. The
-second leaves at once, and says what etcd is still doing.
+They end a command that changes nothing, as Ctrl-C ends any. A sweep is asked by the first to stop
+after the member in flight, because etcd cannot be told to stop; by the second it leaves at once, and
+says what etcd is still doing.
 """
 
 from __future__ import annotations
@@ -11,16 +12,43 @@ import os
 import signal
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from etcdmaint.cli.exits import ExitCode
-from etcdmaint.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from etcdmaint.cli.progress import Progress
 
 T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING_SECONDS = 1.0
 """How long the sweep may take to let go of what it holds, when it is left."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work to its end. SIGTERM, and a terminal that goes away, end it as Ctrl-C does."""
+
+    async def guarded() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end(*_: object) -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        # Whoever says nohup means it.
+        heard = [n for n in SIGNALS[1:] if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, end) for number in heard}
+        try:
+            return await work
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 class Stoppable(Protocol):
@@ -42,7 +70,7 @@ class Interruption:
         self._progress = progress
         self._task: asyncio.Task[Any] | None = None
         self._left = False
-        self._handled: tuple[signal.Signals, ...] = ()
+        self._before: dict[signal.Signals, Any] = {}
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do the work and keep the progress moving; None when it was left in the middle."""
@@ -106,10 +134,12 @@ class Interruption:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        # Whoever says nohup means it.
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        self._handled = SIGNALS[:-1] if ignored else SIGNALS
-        for number in self._handled:
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            # Whoever says nohup means it.
+            if number is signal.SIGHUP and before is signal.SIG_IGN:
+                continue
+            self._before[number] = before
             react = self._hung_up if number is signal.SIGHUP else self._interrupted
             loop.add_signal_handler(number, react)
         return self
@@ -121,5 +151,6 @@ class Interruption:
         trace: TracebackType | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        for number in self._handled:
+        for number, before in self._before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, before)

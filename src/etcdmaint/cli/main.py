@@ -98,10 +98,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> NoReturn:
     """The whole process, once `start` has loaded it."""
     _mend_streams()
-    code = run()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
+    try:
+        code = run()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+    except KeyboardInterrupt:  # once more, while the first was answered
+        code = ExitCode.INTERRUPTED
     # Everything is closed and written. To take the interpreter apart would take as long as it took
     # to ask etcd.
     os._exit(code)

@@ -14,6 +14,7 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.parameters import Duration, Percent, Size
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def rescue(
         patience=PATIENCE,
     )
     parts = _Parts(request, connection, volume_size, break_lock)
-    findings = asyncio.run(parts.rescue(_Silent()).look())
+    findings = run(parts.rescue(_Silent()).look())
     if findings.ending is not Ending.DONE:
         return refuse(findings)
     if not (findings.full or findings.untold):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -364,24 +363,6 @@ def _line(progress: Progress, before: tuple[int, int], seconds: float, *, slowed
         left = max(progress.expected - progress.keys, 0) * seconds / keys
         text += f", {format_duration(round(left))} left"
     return text + ("; slowed down, etcd answers late" if slowed else "")
-
-
-def run(work: Callable[[], Any]) -> Any:
-    """Run a coroutine to its end. SIGTERM, and a terminal that goes away, end it as Ctrl-C does."""
-
-    async def guarded() -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # Whoever says nohup means it.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        return await work()
-
-    try:
-        return asyncio.run(guarded())
-    except asyncio.CancelledError:
-        raise click.Abort from None
 
 
 def note_token(token: str) -> None:

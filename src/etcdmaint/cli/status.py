@@ -10,6 +10,7 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.interruption import run
 from etcdmaint.errors import AuthenticationRequired, EtcdError, PermissionDenied
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def status(connection: Connection, style: str) -> int:
 
     Exits 1 when a member gave no figures; the others are shown all the same.
     """
-    report = asyncio.run(survey(connection))
+    report = run(survey(connection))
     if style == output.TABLE:
         show(report)
     else:

@@ -9,8 +9,9 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.parameters import Size
-from etcdmaint.cli.scanning import Asked, kms_notes, reading, run, watched, with_scanning
+from etcdmaint.cli.scanning import Asked, kms_notes, reading, watched, with_scanning
 from etcdmaint.errors import ClusterNotHealthy, InvalidInput
 from etcdmaint.quantities import format_bytes
 
@@ -123,7 +124,7 @@ def estimate(
             output.print_note(f"etcdmaint: {note}")
         return 0
 
-    return int(run(work))
+    return run(work())
 
 
 async def _fill(cluster: ClusterClient, timeout: float, given: int | None) -> Fill:

@@ -15,7 +15,8 @@ import click
 
 from etcdmaint.cli import output, stored_key
 from etcdmaint.cli.connection import Connection, with_connection
-from etcdmaint.cli.scanning import opened, resource_named, run
+from etcdmaint.cli.interruption import run
+from etcdmaint.cli.scanning import opened, resource_named
 from etcdmaint.cli.storage_codes import CODES_OF_ONE_VALUE, NO_SUCH_KEY, code_of_value
 from etcdmaint.cli.stored_document import document_of, may_be_secret
 from etcdmaint.errors import InvalidInput
@@ -112,7 +113,7 @@ def get(
             return await getting.one(cluster, key, raw=raw)
 
     try:
-        return int(run(work))
+        return run(work())
     finally:
         if chain is not None:
             chain.close()

@@ -9,12 +9,12 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.scanning import (
     Asked,
     note_token,
     read_policy,
     reading,
-    run,
     watched,
     with_scanning,
 )
@@ -147,7 +147,7 @@ def scan(
             report.write(style, f"{cluster_id:016x}")
         return report.code
 
-    return int(run(work))
+    return run(work())
 
 
 def _none(_group: str, _resource: str) -> None:

@@ -20,8 +20,8 @@ from click.core import ParameterSource
 from etcdmaint import errors
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import CONNECTION_FLAGS, connection_from
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.scanning import opened
-from etcdmaint.cli.scanning import run as to_the_end
 from etcdmaint.cli.storage_codes import (
     CODES_OF_ONE_VALUE,
     CORRUPT,
@@ -188,8 +188,7 @@ def _from_etcd(key: bytes, connecting: dict[str, Any]) -> bytes | None:
             found = await read(cluster, key, timeout=connection.command_timeout)
             return found.kvs[0].value if found.kvs else None
 
-    value: bytes | None = to_the_end(work)
-    return value
+    return run(work())
 
 
 def _from_here(file: str, hexed: str | None) -> bytes:

@@ -15,6 +15,7 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.interruption import run
 from etcdmaint.cli.scanning import (
     Asked,
     Reading,
@@ -22,7 +23,6 @@ from etcdmaint.cli.scanning import (
     read_policy,
     reading,
     resource_named,
-    run,
     watched,
     with_scanning,
 )
@@ -112,7 +112,7 @@ def verify_downgrade(
         verified = not faults and all(finding.verified for finding in findings)
         return 0 if verified else NOT_VERIFIED
 
-    return int(run(work))
+    return run(work())
 
 
 class _Verification:

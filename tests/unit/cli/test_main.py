@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -311,7 +312,7 @@ def test_a_missing_extra_is_named_with_the_way_to_get_it(
     said = etcdmaint("much")
     assert said.code == 1
     assert "a_package_that_nobody_has" in one_sentence(said)
-    assert "etcdmaint[operator]" in one_sentence(said)
+    assert "in a checkout by pip install '.[operator]'" in one_sentence(said)
 
 
 def test_a_missing_extra_is_named_where_a_command_begins_to_need_it_later(
@@ -323,7 +324,7 @@ def test_a_missing_extra_is_named_where_a_command_begins_to_need_it_later(
     said = etcdmaint("operator")
     assert said.code == 1
     assert "kopf" in one_sentence(said)
-    assert "etcdmaint[operator]" in one_sentence(said)
+    assert "in a checkout by pip install '.[operator]'" in one_sentence(said)
 
 
 def test_a_group_without_leading_flags_moves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,4 +369,66 @@ def test_an_installation_of_the_codec_alone_says_what_the_command_line_lacks() -
     assert said.returncode == ExitCode.FAILED
     (sentence,) = said.stderr.splitlines()
     assert sentence.startswith("etcdmaint: this needs the Python package click")
-    assert sentence.endswith("pip install 'etcdmaint[cli]'")
+    # Nothing is published under an index: only a checkout can be named.
+    assert sentence.endswith("with its extra `cli`, in a checkout by pip install '.[cli]'")
+
+
+def test_a_sigterm_while_the_program_is_being_loaded_is_an_interruption() -> None:
+    """The table of exit codes holds at every moment: not 143, as for a process that died."""
+    code = (
+        "import os, signal, sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "from etcdmaint.cli.start import main; main()"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert said.returncode == ExitCode.INTERRUPTED
+    assert said.stderr == b""
+
+
+def test_a_sigterm_where_a_command_waits_for_its_input_is_an_interruption() -> None:
+    code = (
+        "import os, signal, sys, time, types\n"
+        "def read(size):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+        "sys.stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(read=read))\n"
+        "from etcdmaint.cli.start import main; main()"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, "storage", "identify"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == ExitCode.INTERRUPTED
+    assert said.stderr.strip() == "etcdmaint: interrupted"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["status", "compact status", "compact once", "compact watch", "storage get pods", "rescue"],
+)
+@pytest.mark.parametrize("background", [False, True], ids=["alone", "in a script's background"])
+def test_a_sigterm_ends_a_command_that_waits_for_etcd_as_ctrl_c_does(
+    command: str, background: bool
+) -> None:
+    """Issue 3, section 4: 130 interrupted. A script's `&` has Ctrl-C ignored, but not SIGTERM."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        arguments = [sys.executable, "-m", "etcdmaint", *command.split(), "--dial-timeout=60s"]
+        arguments.append(f"--endpoints=127.0.0.1:{silent.getsockname()[1]}")
+        ignoring = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if background else []
+        with subprocess.Popen(
+            [*ignoring, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            silent.settimeout(60)
+            asked, _ = silent.accept()
+            with asked:
+                process.terminate()
+                out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED, err
+    assert out == ""
+    # click ends the line that a Ctrl-C was typed on.
+    assert err.strip() == "etcdmaint: interrupted"

@@ -25,6 +25,6 @@ def test_the_page_has_every_flag_and_every_exit_code() -> None:
         "--rule-free-space-above",
         "--break-lock",
         "--max-concurrent-runs",
-        "| 130 | interrupted |",
+        "| 130 | interrupted, also by SIGTERM |",
     ):
         assert word in page
