@@ -17,8 +17,11 @@ import pytest
 from etcdmaint.cli.apiserver import ApiServerClient, ListExpired
 from etcdmaint.compression.resources import INTERNAL
 from etcdmaint.kube.access import load_access
+from tests.controlplane import build
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.etcd import EtcdCluster
+from tests.controlplane.kubeapi import ApiError
+from tests.controlplane.processes import wait_until
 from tests.kms_plugin import KmsPlugin
 from tests.unit.cli.commandline import CommandLine
 from tests.unit.compression import objects
@@ -101,7 +104,7 @@ def test_01_bare_objects_are_counted_as_the_api_server_lists_them(
 
 
 def test_02_a_clean_cluster_is_verified(stored: Stored, etcdmaint: CommandLine) -> None:
-    """R148, R150, R151: every resource, at one revision, against the API server's own lists."""
+    """R148, R150: every resource, at one revision, against the API server's own lists."""
     kubeconfig = f"--kubeconfig={stored.plane.kubeconfig()}"
     code, found, err = run(etcdmaint, stored, "verify-downgrade", kubeconfig)
     assert code == 0, (found, err)
@@ -177,9 +180,45 @@ def test_03_one_value_stands_in_the_way_of_a_downgrade(
     assert fault in found["resources"][0]["faults"]
 
 
-async def put(stored: Stored, key: bytes, value: bytes) -> None:
+async def put(stored: Stored, key: bytes, value: bytes) -> int:
     async with stored.etcd() as client:
-        await client.put(key, value)
+        return (await client.put(key, value)).header.revision
+
+
+def test_03_one_frame_breaks_the_whole_list_of_a_release_without_the_kep(stored: Stored) -> None:
+    """R155: what a downgrade too early comes to; once it is gone, everything is there as before."""
+    kind = next(kind for kind in KINDS if kind.plural == "configmaps")
+    revision = asyncio.run(put(stored, kind.key("zz"), objects.DEFLATED))
+
+    def listed() -> int:
+        try:
+            return stored.listed(kind.path, revision - 1)
+        except ApiError:
+            return 0
+
+    try:
+        # It cannot decode the object, and its watch cache does not come past it.
+        with pytest.raises(ApiError) as refusal:
+            stored.listed(kind.path, revision)
+        assert refusal.value.status in (500, 504), refusal.value
+    finally:
+        asyncio.run(stored.delete(kind, "zz", "zzz"))
+        found = wait_until(listed, "the list without the frame", timeout=60)
+    assert found > COPIES
+
+
+def test_03_a_release_without_the_kep_does_not_start_with_its_flag(tmp_path: Path) -> None:
+    """R156: nobody can turn compression on for a release that would not read it."""
+    flag = "--storage-compression-config"
+    started = subprocess.run(
+        [build.program("kube-apiserver"), f"{flag}={tmp_path}/compression.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode != 0
+    assert f"unknown flag: {flag}" in started.stderr
 
 
 def test_04_another_clusters_api_server_is_not_believed(

@@ -67,7 +67,7 @@ def settle(cluster: EtcdCluster) -> None:
 def test_every_figure_on_the_way_there_comes_true(
     filled: tuple[EtcdCluster, dict], etcdmaint: CommandLine
 ) -> None:
-    """R145, R157: rewrite everything as the policy would, and look at etcd's own file each time."""
+    """Rewrite everything as the policy would, and look at etcd's own file each time."""
     cluster, values = filled
     member = cluster.members[0]
     found = estimate(etcdmaint, cluster)

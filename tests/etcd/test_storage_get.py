@@ -113,7 +113,7 @@ def test_a_secret_is_shown_only_to_those_who_insist(
 def test_what_cannot_be_read_is_told_by_its_exit_code(
     cluster: EtcdCluster, etcdmaint: CommandLine, resource: str, name: str, code: int
 ) -> None:
-    """R85 to R90."""
+    """R85 to R88, R90."""
     assert "size" in get(etcdmaint, cluster, resource, name, "-n", "default", code=code)
 
 

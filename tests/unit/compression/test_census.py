@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +19,7 @@ from etcdmaint.compression.policy import Policy, Stage
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.walk import Progress
 from etcdmaint.errors import ConnectionLost, InvalidInput
-from etcdmaint.etcd.entries import Entry
+from etcdmaint.etcd.entries import Chunk, Entry
 
 from . import objects
 from .memory import MemoryEtcd
@@ -153,6 +156,51 @@ def test_hostile_keys_and_values_do_not_grow_it(monkeypatch: pytest.MonkeyPatch)
     assert max(len(row.forms) for row in census) <= 50 + len(Content)
     assert census.total.values == 1000
     assert census.rows[OTHERS].total.values > 400
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+class Endless(MemoryEtcd):
+    """So many keys of any number of resources, made as they are read."""
+
+    def __init__(self, keys: int) -> None:
+        super().__init__()
+        self._keys = keys
+        self.resident: list[int] = []
+
+    async def count(self, start: bytes, end: bytes, revision: int = 0) -> int:
+        return self._keys
+
+    async def read(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
+        value = objects.JSON
+        for first in range(0, self._keys, 20_000):
+            made = [
+                Entry(
+                    b"/registry/g%d.example.com/r/a/n-%d" % (number // 50, number),
+                    value,
+                    1,
+                    2,
+                    5,
+                    0,
+                )
+                for number in range(first, first + 20_000)
+            ]
+            yield Chunk(made, sum(len(each.key) + len(each.value) for each in made))
+            self.resident.append(resident())
+
+
+async def test_an_audit_of_a_million_keys_takes_no_more_memory_than_one_of_a_tenth() -> None:
+    """By the function that the command line and the operator share; the keys alone would be 40 MB."""
+    etcd = Endless(1_000_000)
+    state = Audit(Census(Keyspace(), keep=100))
+    await audit(state, etcd, clock=etcd.clock)
+    assert state.consistent
+    assert state.census.total.values == state.progress.keys == 1_000_000
+    assert len(state.census.rows) == 5_001
+    assert etcd.resident[-1] - etcd.resident[4] < 24 << 20
 
 
 def test_control_characters_of_keys_are_escaped_in_names() -> None:

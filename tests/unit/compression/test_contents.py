@@ -70,7 +70,7 @@ def test_what_kubernetes_itself_stored_is_whole(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", parameters("frames_rejected"))
 def test_every_rejected_frame_has_its_class(case: dict[str, Any]) -> None:
-    """R85 to R90: the classes of the vectors are the columns of a scan."""
+    """R85 to R88, R90: the classes of the vectors are the columns of a scan."""
     classes = {
         "checksum": {Content.CHECKSUM},
         "unsupported": {Content.NEWER},

@@ -152,7 +152,7 @@ GIB = 1 << 30
 def test_the_verdict_follows_from_the_peak(
     fill: Fill, live: int, written: int, batches: int | None, verdict: str
 ) -> None:
-    """R145, R157: rewriting writes everything once more before the old revisions can go."""
+    """Rewriting writes everything once more before the old revisions can go."""
     way = way_there(fill, live=live, written=written, then=live - written // 2)
     assert way.batches == batches
     assert way.fits is {"fits": True, "not known": None}.get(verdict, False)

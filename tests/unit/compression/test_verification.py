@@ -75,7 +75,7 @@ def test_a_resource_that_is_not_served_is_not_verified() -> None:
 
 
 def test_a_resource_that_cannot_be_listed_is_not_verified() -> None:
-    """R93: one value that it cannot read breaks a whole list."""
+    """One value that it cannot read breaks a whole list."""
     found = judge(census(), {"configmaps": "500"})
     assert faults(found) == {"configmaps": ("the API server cannot list them (500)",)}
 
