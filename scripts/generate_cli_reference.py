@@ -49,6 +49,10 @@ command as well as after it.
 - `--insecure-skip-tls-verify` is refused: gRPC for Python always verifies.
 - A password is only sent over TLS. Without `--password`, what follows the colon in `--user` is the
   password, and without a colon it is asked for on the terminal.
+- Where etcd's auth is off, `--user` is told to mean nothing, and the command goes on without it, as
+  etcdctl does: nothing is allowed by that which would not be without the flag. The operator does not
+  go on where an EtcdConnection names a user: nobody would read its note, and an etcd that asks no one
+  who he is may not be the one that was meant. Its condition has the reason `AuthNotEnabled`.
 - `status` answers within `--dial-timeout` and `--command-timeout` together, whoever hangs.
 
 """

@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from etcdmaint.cli import output
 from etcdmaint.cli.parameters import CommaList, Duration, Switch, Text
-from etcdmaint.errors import InvalidInput
+from etcdmaint.errors import AuthNotEnabled, EtcdError, InvalidInput
 from etcdmaint.files import read_whole
 
 if TYPE_CHECKING:
@@ -119,12 +120,38 @@ class Connection:
 
     async def open(self) -> ClusterClient:
         """Find the cluster; the caller closes it. Raises EtcdError subclasses."""
+        try:
+            return await self._connect()
+        except AuthNotEnabled:
+            return await self._anonymous().open()
+
+    async def settled(self) -> Connection:
+        """How whoever connects by itself is to do so: where etcd's auth is off, without a login."""
+        if self.access.login is None:
+            return self
+        try:
+            await (await self._connect()).close()
+        except AuthNotEnabled:
+            return self._anonymous()
+        except EtcdError:
+            pass  # it is met again by who knows better whether to wait
+        return self
+
+    async def _connect(self) -> ClusterClient:
         from etcdmaint.etcd.cluster import ClusterClient
 
         # It may take half as long again, and is to be done within --dial-timeout.
         return await ClusterClient.connect(
             self.seeds, self.access, timeout=self.dial_timeout * 2 / 3
         )
+
+    def _anonymous(self) -> Connection:
+        """As etcdctl goes on: nothing is refused that would be without --user."""
+        output.print_note(
+            "etcdmaint: auth is off on this etcd, so --user means nothing here and anybody may do "
+            "anything; goes on without it"
+        )
+        return replace(self, access=replace(self.access, login=None))
 
 
 def with_connection(command: Command) -> Command:

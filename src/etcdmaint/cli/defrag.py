@@ -149,7 +149,7 @@ async def _sweep(
     from etcdmaint.defrag.sweep import Sweep
     from etcdmaint.defrag.timing import Timing
 
-    clock = SystemClock()
+    clock, connection = SystemClock(), await connection.settled()
     surroundings = TerminalSurroundings(
         Target(seeds=connection.seeds, access=connection.access, volume_size=volume_size)
     )

@@ -69,7 +69,7 @@ _ADVICE: tuple[tuple[type[EtcdmaintError], str], ...] = (
     ),
     (errors.AuthenticationRequired, "give --user and its password"),
     (errors.AuthenticationFailed, "check --user and its password"),
-    (errors.AuthNotEnabled, "leave out --user: this etcd does not ask for one"),
+    (errors.AuthNotEnabled, "leave out --user and ETCDCTL_USER: this etcd does not ask for one"),
     (errors.PermissionDenied, "maintenance needs a user with the role root: give another --user"),
     (errors.LearnerRefused, "give a voting member in --endpoints too"),
 )

@@ -103,7 +103,7 @@ def rescue(
         ),
         patience=PATIENCE,
     )
-    parts = _Parts(request, connection, volume_size, break_lock)
+    parts = _Parts(request, run(connection.settled()), volume_size, break_lock)
     findings = run(parts.rescue(_Silent()).look())
     if findings.ending is not Ending.DONE:
         return refuse(findings)
