@@ -255,7 +255,8 @@ class World:
             assert kept, "the slot was lost while its holder lived\n" + "\n".join(self.trail)
         member.db_size = member.in_use
         member.count += 1
-        member.lags_until = now() + 5.0
+        # Longer than a turn takes to begin, and no longer: each look at a lagging member is an await.
+        member.lags_until = now() + 1.0
         member.busy = None
         over.set()
 
