@@ -28,9 +28,8 @@ from etcdmaint.defrag.run import Fence
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.etcd.endpoint import AddressMap
-from etcdmaint.handlers import compaction as compaction_handlers
-from etcdmaint.handlers import compression as compression_handlers
 from etcdmaint.handlers import defrag as defrag_handlers
+from etcdmaint.handlers import following as following_handlers
 from etcdmaint.handlers.framework import make_settings, register_login
 from etcdmaint.handlers.snapshot import OperatorSnapshot
 from etcdmaint.kube.access import ApiAccess, load_access
@@ -40,12 +39,13 @@ from etcdmaint.kube.compactions import CompactionKeeper
 from etcdmaint.kube.connections import ConnectionMonitor, Pace
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.inventory import RunInventory
-from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming, own_identity
+from etcdmaint.kube.leases import Elector, LeaseTiming, own_identity
+from etcdmaint.kube.resources import COMPRESSIONS, ETCD_CLUSTERS, ETCD_CONNECTIONS
 from etcdmaint.kube.resync import Resync
 from etcdmaint.kube.runs import Runner
 from etcdmaint.kube.schema import DefragSchema
 from etcdmaint.kube.storage_compression import CompressionMonitor
-from etcdmaint.kube.storage_compression_look import CompressionPace
+from etcdmaint.kube.storage_compression_subject import CompressionPace, CompressionParts
 from etcdmaint.kube.surroundings import RunParts
 from etcdmaint.observability.http import application, serving
 from etcdmaint.observability.liveness import Checks, Freshness, beat
@@ -164,7 +164,7 @@ class Operator:
         # Connections of its own: a hundred requests that hang must not cost us the Lease.
         self._lease_api = KubeApi(access, observer=requests, clock=self._clock)
         self._elector = Elector(
-            KubeLeaseStore(self._lease_api, options.lease_namespace, options.lease_name),
+            self._lease_api,
             namespace=options.lease_namespace,
             name=options.lease_name,
             identity=self._identity,
@@ -214,23 +214,28 @@ class Operator:
             observer=rpcs,
         )
         self._compressions = CompressionMonitor(
-            api,
-            clusters,
-            self._events,
-            fence,
-            clock,
-            instrumentation=StorageCompression(self.registry),
-            observer=rpcs,
-            pace=options.compression_pace,
+            CompressionParts(
+                api=api,
+                clusters=clusters,
+                events=self._events,
+                fence=fence,
+                clock=clock,
+                instrumentation=StorageCompression(self.registry),
+                observer=rpcs,
+                pace=options.compression_pace,
+            )
         )
+        self._followers = {
+            ETCD_CONNECTIONS: (self._connections, self._compactions),
+            ETCD_CLUSTERS: (self._compactions,),
+            COMPRESSIONS: (self._compressions,),
+        }
         self._resync = Resync(
-            api,
-            self._inventory,
-            self._connections,
-            self._compactions,
-            self._compressions,
-            fence,
-            clock,
+            api=api,
+            inventory=self._inventory,
+            followers=self._followers,
+            fence=fence,
+            clock=clock,
             active=lambda: self._runner.active,
             namespaces=options.namespaces,
             interval=options.resync_interval,
@@ -351,8 +356,7 @@ class Operator:
         registry = kopf.OperatorRegistry()
         register_login(registry, self._access)
         defrag_handlers.register(registry, self._runner, self._inventory)
-        compaction_handlers.register(registry, self._connections, self._compactions)
-        compression_handlers.register(registry, self._compressions)
+        following_handlers.register(registry, self._followers, self._compressions)
         existing = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=registry,

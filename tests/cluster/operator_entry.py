@@ -11,7 +11,7 @@ from typing import Any
 from etcdmaint.compression.walk import Timing as WalkTiming
 from etcdmaint.defrag.timing import Timing
 from etcdmaint.kube.connections import Pace
-from etcdmaint.kube.storage_compression_look import CompressionPace
+from etcdmaint.kube.storage_compression_subject import CompressionPace
 from etcdmaint.operator import OperatorOptions, run_operator
 
 

@@ -12,7 +12,7 @@ from etcdmaint.clock import SystemClock
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.kube.access import load_access
 from etcdmaint.kube.client import KubeApi
-from etcdmaint.kube.leases import Elector, KubeLeaseStore, LeaseTiming
+from etcdmaint.kube.leases import Elector, LeaseTiming
 from tests.cluster.operators import grant_in
 from tests.controlplane.apiserver import ControlPlane
 
@@ -36,7 +36,7 @@ def lease(plane: ControlPlane, namespace: str) -> dict[str, Any]:
 
 def elector(api: KubeApi, namespace: str, identity: str, timing: LeaseTiming = QUICK) -> Elector:
     return Elector(
-        KubeLeaseStore(api, namespace, "etcdmaint"),
+        api,
         namespace=namespace,
         name="etcdmaint",
         identity=identity,

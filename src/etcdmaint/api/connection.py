@@ -198,6 +198,12 @@ class EtcdConnection(Resource):
     ] = Field(default_factory=EtcdConnectionStatus)
 
 
+def connection_status(obj: Mapping[str, Any]) -> EtcdConnectionStatus:
+    """Only the status, also of an object whose spec is refused; never raises."""
+    status = obj.get("status")
+    return EtcdConnectionStatus.model_validate(dict(status) if isinstance(status, Mapping) else {})
+
+
 def parse_connection(obj: Mapping[str, Any]) -> EtcdConnection:
     """Read an EtcdConnection, whatever was stored under that name.
 

@@ -109,3 +109,8 @@ def object_key(obj: Mapping[str, Any]) -> tuple[str, str]:
         namespace if isinstance(namespace, str) else "",
         name if isinstance(name, str) else "",
     )
+
+
+def generation_of(obj: Mapping[str, Any]) -> int:
+    """Which spec of the object it is; 0 where that is not told."""
+    return int(obj.get("metadata", {}).get("generation") or 0)

@@ -10,7 +10,6 @@ import kopf
 
 from etcdmaint.api.names import COZYSTACK_GROUP, COZYSTACK_VERSION, DEFRAG_PLURAL
 from etcdmaint.defrag.run import Phase
-from etcdmaint.handlers.framework import KopfStop
 from etcdmaint.kube.inventory import RunInventory
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
 from etcdmaint.kube.status import member_at_stake
@@ -52,7 +51,7 @@ def register(registry: kopf.OperatorRegistry, runs: Runs, inventory: RunInventor
     async def defrag(
         name: str, namespace: str | None, uid: str, stopped: kopf.DaemonStopped, **_: object
     ) -> None:
-        await runs.run(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid), KopfStop(stopped))
+        await runs.run(ObjectRef(ETCD_DEFRAGS, namespace or "", name, uid), stopped)
 
     # kopf begins no daemon for an object that it finds deleted. The operator may have been down then,
     # with a member in flight.

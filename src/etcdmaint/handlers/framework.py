@@ -143,18 +143,3 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
                 middlewares=(whole_answer,),
             ),
         )
-
-
-class KopfStop:
-    """kopf's flag of a daemon, as a run's StopSignal."""
-
-    def __init__(self, stopped: kopf.DaemonStopped) -> None:
-        self._stopped = stopped
-
-    def is_set(self) -> bool:
-        """Whether the daemon is to stop."""
-        return bool(self._stopped)
-
-    async def wait(self, timeout: float) -> None:
-        """Return once it is, or after so many seconds."""
-        await self._stopped.wait(timeout)

@@ -1,19 +1,18 @@
 """Has every cluster compacted whose object asks for it, for as long as it asks.
 
-Objects are only watched: no finalizer, no annotation of ours on any. What an object asks for is
-`compaction_wish`', the election itself compaction/'s, what a status says of it `compaction_status`'.
+Objects are only watched: no finalizer, no annotation of ours on any. What an object asks for and what its
+status says is `compaction_terms`', the election itself compaction/'s.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from etcdmaint.api.defrag import ClusterRef
-from etcdmaint.api.metadata import is_paused
+from etcdmaint.api.metadata import generation_of, is_paused
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.clock import Clock, came_within
 from etcdmaint.compaction.knowledge import STALLED_AFTER
@@ -22,22 +21,24 @@ from etcdmaint.defrag.run import Fence, Severity
 from etcdmaint.errors import ClusterNotReady, EtcdmaintError, InvalidInput
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.kube.client import Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.client import Json, KubeApi, KubeError
 from etcdmaint.kube.clusters import Clusters
-from etcdmaint.kube.compaction_status import (
+from etcdmaint.kube.compaction_terms import (
     STALLED,
     Account,
     account_of,
+    asks,
     is_stalled,
     paused,
+    read_interval,
     says_something,
     unheld,
+    wish,
     write_account,
 )
-from etcdmaint.kube.compaction_wish import asks, read_interval, wish
 from etcdmaint.kube.events import EventSink
-from etcdmaint.kube.following import Followed, Following, revise_status
-from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef, Resource
+from etcdmaint.kube.following import Followed, Following
+from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,6 @@ class _Asking(Followed):
 
     since: float = 0.0
     hold: Hold | None = None
-    generation: int = -1
     read: tuple[object, ...] = ()
     interval: float = 0.0
     user: str = ""
@@ -89,7 +89,7 @@ class _Asking(Followed):
     written_at: float = -math.inf
 
 
-class CompactionKeeper:
+class CompactionKeeper(Following[_Asking]):
     """Knows all objects that ask, and keeps each one's share in a compactor while `run` runs."""
 
     def __init__(
@@ -105,63 +105,40 @@ class CompactionKeeper:
         observer: RpcObserver | None = None,
         pace: KeeperPace | None = None,
     ) -> None:
-        self._api = api
+        super().__init__(api, fence)
         self._clusters = clusters
         self._registry = registry
         self._events = events
-        self._fence = fence
         self._clock = clock
         self._refusals = refusals
         self._observer = observer
         self._pace = pace or KeeperPace()
-        self._asking = Following(self._keep)
 
-    def seen(self, resource: Resource, obj: Json) -> None:
-        """The object exists, as it is."""
-        metadata = obj["metadata"]
-        known = self._asking.find(metadata["uid"])
-        if known is None:
-            if asks(resource, obj) or says_something(obj):
-                ref = ObjectRef(resource, metadata["namespace"], metadata["name"], metadata["uid"])
-                known = _Asking(ref, obj, since=self._clock.monotonic())
-                known.stalled = resource is ETCD_CONNECTIONS and is_stalled(obj)
-                self._asking.begin(known)
-            return
-        self._take_in(known, obj)
-
-    def _take_in(self, known: _Asking, obj: Json) -> bool:
-        """The object as it is by now; whether it asks for the same as before."""
-        resource = known.ref.resource
-        before, known.obj = known.obj, obj
-        same = wish(resource, before) == wish(resource, obj)
-        if not same:
-            known.changed.set()
-        return same
-
-    def gone(self, uid: str) -> None:
-        """The object is deleted."""
-        if (known := self._asking.forget(uid)) is not None:
+    def gone(self, uid: str) -> _Asking | None:
+        """The object is deleted, or asks for nothing any more."""
+        if (known := super().gone(uid)) is not None:
             self._accept(known)
+        return known
 
-    def replace(self, resource: Resource, objects: Iterable[Json]) -> None:
-        """These are all of that kind that existed a moment ago."""
-        news, gone = self._asking.compare(resource, objects)
-        for uid in gone:
-            self.gone(uid)
-        for obj in news:
-            self.seen(resource, obj)
+    def _begin(self, ref: ObjectRef, obj: Json) -> _Asking | None:
+        if not (asks(ref.resource, obj) or says_something(obj)):
+            return None
+        known = _Asking(ref, obj, since=self._clock.monotonic())
+        known.stalled = ref.resource is ETCD_CONNECTIONS and is_stalled(obj)
+        return known
 
-    async def run(self) -> None:
-        """For ever: what goes wrong with one object stays with it."""
-        await self._asking.run()
+    def _renew(self, known: _Asking, obj: Json) -> None:
+        before, known.obj = known.obj, obj
+        if wish(known.ref.resource, before) != wish(known.ref.resource, obj):
+            known.changed.set()
 
-    async def _keep(self, known: _Asking) -> None:
+    async def _tend(self, known: _Asking) -> None:
         try:
             while True:
                 known.changed.clear()
                 pause = await self._look(known)
                 if pause is None and not known.changed.is_set():
-                    self._asking.forget(known.ref.uid)
+                    self.gone(known.ref.uid)
                     return
                 await came_within(self._clock, pause or 0.0, known.changed)
         finally:
@@ -244,10 +221,10 @@ class CompactionKeeper:
         """Which user of etcd's compacts the cluster: of whichever object's way there is in use."""
         assert known.hold is not None
         used = known.hold.used
-        return next((a.user for a in self._asking if a.hold is used), known.user)
+        return next((each.user for each in self if each.hold is used), known.user)
 
     async def _hold(self, known: _Asking, interval: float) -> None:
-        generation = int(known.obj["metadata"].get("generation") or 0)
+        generation = generation_of(known.obj)
         if known.hold is not None and known.generation == generation and not known.hold.astray:
             if known.hold.interval != interval:
                 known.hold.set_interval(interval)
@@ -319,11 +296,5 @@ class CompactionKeeper:
 
         if patch(known.obj) is None:
             known.told = account
-            return
-        try:
-            obj = await revise_status(self._api, self._fence, known, patch)
-        except NotFound:
-            self.gone(known.ref.uid)
-            return
-        if obj is not None and self._take_in(known, obj):
+        elif await self._revise(known, generation_of(known.obj), patch):
             known.written_at, known.told = now, account

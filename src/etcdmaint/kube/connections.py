@@ -11,11 +11,12 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from etcdmaint.api.connection import parse_connection
+from etcdmaint.api.metadata import generation_of
 from etcdmaint.clock import Clock
 from etcdmaint.compaction.probe import DEFAULT_KEY, Ask, Probe, key_below, voters
 from etcdmaint.defrag.run import Fence, Target
@@ -31,13 +32,15 @@ from etcdmaint.errors import (
 from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import MemberStatus
-from etcdmaint.kube.client import Json, KubeApi, KubeError, NotFound
+from etcdmaint.kube.client import Json, KubeApi, KubeError
 from etcdmaint.kube.clusters import Clusters
-from etcdmaint.kube.following import Followed, Following, revise_status
+from etcdmaint.kube.following import Followed, Following
 from etcdmaint.kube.measurement import Measurement, failed, measured, write_measurement
-from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef
+from etcdmaint.kube.resources import ObjectRef
 
 log = logging.getLogger(__name__)
+
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +62,12 @@ class _Watched(Followed):
     cluster: ClusterClient | None = None
     target: Target | None = None
     probe: Probe | None = None
-    generation: int = -1
     read_at: float = 0.0
     refreshed_at: float = 0.0
     measurement: Measurement | None = None
 
 
-class ConnectionMonitor:
+class ConnectionMonitor(Following[_Watched]):
     """Knows all EtcdConnections and measures each in a task of its own while `run` runs."""
 
     def __init__(
@@ -77,53 +79,23 @@ class ConnectionMonitor:
         *,
         observer: RpcObserver | None = None,
         pace: Pace | None = None,
-        at_once: int = 32,
     ) -> None:
-        self._api = api
+        super().__init__(api, fence)
         self._clusters = clusters
-        self._fence = fence
         self._clock = clock
         self._observer = observer
         self._pace = pace or Pace()
-        self._turnstile = asyncio.Semaphore(at_once)
-        self._following = Following(self._watch)
+        self._turnstile = asyncio.Semaphore(_AT_ONCE)
         self._random = random.Random()  # noqa: S311  # to spread the load, not to keep a secret
-
-    def seen(self, obj: Json) -> None:
-        """The object exists, as it is."""
-        metadata = obj["metadata"]
-        known = self._following.find(metadata["uid"])
-        if known is None:
-            ref = ObjectRef(
-                ETCD_CONNECTIONS, metadata["namespace"], metadata["name"], metadata["uid"]
-            )
-            self._following.begin(_Watched(ref, obj))
-            return
-        known.obj = obj
-        if metadata.get("generation") != known.generation:
-            known.changed.set()
-
-    def gone(self, uid: str) -> None:
-        """The object is deleted."""
-        self._following.forget(uid)
-
-    def replace(self, objects: Iterable[Json]) -> None:
-        """These are all that existed a moment ago."""
-        news, gone = self._following.compare(ETCD_CONNECTIONS, objects)
-        for uid in gone:
-            self.gone(uid)
-        for obj in news:
-            self.seen(obj)
 
     def measurements(self) -> list[tuple[ObjectRef, Measurement | None]]:
         """Every EtcdConnection and what was measured last."""
-        return [(known.ref, known.measurement) for known in self._following]
+        return [(known.ref, known.measurement) for known in self]
 
-    async def run(self) -> None:
-        """For ever: what goes wrong with one connection stays with it."""
-        await self._following.run()
+    def _begin(self, ref: ObjectRef, obj: Json) -> _Watched:
+        return _Watched(ref, obj)
 
-    async def _watch(self, known: _Watched) -> None:
+    async def _tend(self, known: _Watched) -> None:
         first = True
         try:
             while True:
@@ -148,7 +120,7 @@ class ConnectionMonitor:
         """One measurement and, where it is worth one, one write."""
         try:
             known.measurement = await self._measure(known)
-            await self._publish(known)
+            await self._publish(known, known.measurement)
         except KubeError as error:
             log.debug("not now", extra={"object": str(known.ref), "error": str(error)})
         except EtcdmaintError as error:
@@ -196,7 +168,7 @@ class ConnectionMonitor:
     async def _connected(self, known: _Watched) -> ClusterClient:
         """The connection, made anew where spec or Secrets have changed."""
         now = self._clock.monotonic()
-        generation = int(known.obj["metadata"].get("generation") or 0)
+        generation = generation_of(known.obj)
         stale = now - known.read_at >= self._pace.reread_secrets
         changed = generation != known.generation
         if known.cluster is None or known.target is None or stale or changed:
@@ -234,19 +206,12 @@ class ConnectionMonitor:
         if cluster is not None:
             await cluster.close()
 
-    async def _publish(self, known: _Watched) -> None:
-        measurement = known.measurement
-        assert measurement is not None
-
+    async def _publish(self, known: _Watched, measurement: Measurement) -> None:
         def patch(obj: Json) -> Json | None:
             return write_measurement(obj, measurement, self._clock.now())
 
-        if patch(known.obj) is None:
-            return
-        try:
-            known.obj = await revise_status(self._api, self._fence, known, patch) or known.obj
-        except NotFound:
-            self.gone(known.ref.uid)
+        if patch(known.obj) is not None:
+            await self._revise(known, known.generation, patch)
 
 
 async def _probe(obj: Json, cluster: ClusterClient, clock: Clock) -> Probe:

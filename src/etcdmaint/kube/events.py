@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass
 
 from etcdmaint.api.fields import format_time
 from etcdmaint.clock import Clock
@@ -24,14 +23,6 @@ _LONGEST = 1000
 """Characters of a message; the API takes 1024 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Note:
-    ref: ObjectRef
-    severity: Severity
-    reason: str
-    message: str
-
-
 class EventSink:
     """Queues Events and posts them one by one in `run`."""
 
@@ -39,22 +30,25 @@ class EventSink:
         self._api = api
         self._clock = clock
         self._instance = instance
-        self._queue: asyncio.Queue[_Note] = asyncio.Queue(_WAITING)
+        self._queue: asyncio.Queue[Json] = asyncio.Queue(_WAITING)
 
     def post(self, ref: ObjectRef, severity: Severity, reason: str, message: str) -> None:
         """Log it and queue it; returns at once and never raises."""
         level = logging.WARNING if severity is Severity.WARNING else logging.INFO
         log.log(level, message, extra={"reason": reason, "object": f"{ref.resource.kind}/{ref}"})
         try:
-            self._queue.put_nowait(_Note(ref, severity, reason, message))
+            self._queue.put_nowait(self._body(ref, severity, reason, message))
         except asyncio.QueueFull:
             log.warning("too many events: one is dropped")
 
     async def run(self) -> None:
         """Post for ever."""
         while True:
-            note = await self._queue.get()
-            await self._create(note)
+            body = await self._queue.get()
+            try:
+                await self._api.create(EVENTS, body["metadata"]["namespace"], body)
+            except KubeError as error:
+                log.debug("an event was not posted", extra={"error": str(error)})
             self._queue.task_done()
 
     async def flush(self, timeout: float) -> None:
@@ -65,15 +59,8 @@ class EventSink:
         except TimeoutError:
             log.warning("some events were not posted")
 
-    async def _create(self, note: _Note) -> None:
-        try:
-            await self._api.create(EVENTS, note.ref.namespace, self._body(note))
-        except KubeError as error:
-            log.debug("an event was not posted", extra={"error": str(error)})
-
-    def _body(self, note: _Note) -> Json:
+    def _body(self, ref: ObjectRef, severity: Severity, reason: str, message: str) -> Json:
         now = format_time(self._clock.now())
-        ref = note.ref
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -88,9 +75,9 @@ class EventSink:
                 "name": ref.name,
                 "uid": ref.uid,
             },
-            "type": note.severity.value,
-            "reason": note.reason,
-            "message": shortened(note.message),
+            "type": severity.value,
+            "reason": reason,
+            "message": shortened(message),
             "source": {"component": FIELD_MANAGER, "host": self._instance},
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": self._instance,

@@ -7,12 +7,14 @@ correct. This module must not know what is done for an object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from etcdmaint.api.metadata import generation_of
 from etcdmaint.defrag.run import Fence
-from etcdmaint.kube.client import Conflict, Json, KubeApi, read_exactly
+from etcdmaint.kube.client import Conflict, Json, KubeApi, NotFound, read_exactly
 from etcdmaint.kube.resources import ObjectRef, Resource
 
 
@@ -23,6 +25,8 @@ class Followed:
     ref: ObjectRef
     obj: Json
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    generation: int = -1
+    """Of the spec that was looked at last."""
     task: asyncio.Task[None] | None = None
     unlisted: bool = False
     """Whether the last list lacked it."""
@@ -31,13 +35,28 @@ class Followed:
 F = TypeVar("F", bound=Followed)
 
 
-class Following(Generic[F]):
-    """All objects that are followed; `tend` looks after one while `run` runs."""
+class Following(ABC, Generic[F]):
+    """All objects that are followed while `run` runs; a subclass says what that means for one."""
 
-    def __init__(self, tend: Callable[[F], Coroutine[Any, Any, None]]) -> None:
-        self._tend = tend
+    def __init__(self, api: KubeApi, fence: Fence) -> None:
+        self._api = api
+        self._fence = fence
         self._followed: dict[str, F] = {}
         self._group: asyncio.TaskGroup | None = None
+
+    @abstractmethod
+    def _begin(self, ref: ObjectRef, obj: Json) -> F | None:
+        """What is kept of an object that is new; None to leave it alone."""
+
+    @abstractmethod
+    async def _tend(self, followed: F) -> None:
+        """Look after the object for ever, or until it is `gone`."""
+
+    def _renew(self, followed: F, obj: Json) -> None:
+        """Take the object as it is by now; `changed` is set where it has to be looked at anew."""
+        followed.obj = obj
+        if generation_of(obj) != followed.generation:
+            followed.changed.set()
 
     def __iter__(self) -> Iterator[F]:
         return iter(tuple(self._followed.values()))
@@ -46,73 +65,86 @@ class Following(Generic[F]):
         """What is known of the object."""
         return self._followed.get(uid)
 
-    def begin(self, followed: F) -> None:
-        """Look after this one too."""
-        self._followed[followed.ref.uid] = followed
-        self._start(followed)
+    def seen(self, resource: Resource, obj: Json) -> None:
+        """The object exists, as it is."""
+        metadata = obj["metadata"]
+        if (known := self.find(metadata["uid"])) is not None:
+            self._renew(known, obj)
+            return
+        ref = ObjectRef(resource, metadata["namespace"], metadata["name"], metadata["uid"])
+        if (begun := self._begin(ref, obj)) is not None:
+            self._followed[ref.uid] = begun
+            self._start(begun)
 
-    def forget(self, uid: str) -> F | None:
-        """Leave the object alone from now on: its task is cancelled."""
+    def gone(self, uid: str) -> F | None:
+        """The object is deleted, or is to be left alone: its task is cancelled."""
         followed = self._followed.pop(uid, None)
         if followed is not None and followed.task is not None:
             followed.task.cancel()
         return followed
 
-    def compare(self, resource: Resource, objects: Iterable[Json]) -> tuple[list[Json], list[str]]:
-        """What of a list is news, and the UIDs of those that are gone by it.
+    def replace(self, resource: Resource, objects: Iterable[Json]) -> None:
+        """These are all of that kind that existed a moment ago.
 
-        It may be older than what was watched while it was read. So it turns nothing back, and only who
-        is missing twice is gone.
+        That may be older than what was watched while they were listed. So it turns nothing back, and only
+        who is missing twice is gone.
         """
         listed = {obj["metadata"]["uid"]: obj for obj in objects}
-        gone = []
         for followed in self:
             if followed.ref.resource is not resource:
                 continue
             obj = listed.get(followed.ref.uid)
             if obj is None and followed.unlisted:
-                gone.append(followed.ref.uid)
+                self.gone(followed.ref.uid)
             followed.unlisted = obj is None
             if obj is not None and _is_older(obj, followed.obj):
                 del listed[followed.ref.uid]
-        return list(listed.values()), gone
+        for obj in listed.values():
+            self.seen(resource, obj)
 
     async def run(self) -> None:
-        """For ever."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for followed in self:
-                self._start(followed)
-            await asyncio.Event().wait()
+        """For ever: what goes wrong with one object stays with it."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for followed in self:
+                    self._start(followed)
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
 
     def _start(self, followed: F) -> None:
         if self._group is not None:
             followed.task = self._group.create_task(self._tend(followed), name=str(followed.ref))
 
+    async def _revise(
+        self, followed: F, generation: int, make_patch: Callable[[Json], Json | None]
+    ) -> bool:
+        """Write what `make_patch` makes of the object as it is; whether its status says that now.
 
-async def revise_status(
-    api: KubeApi, fence: Fence, followed: Followed, make_patch: Callable[[Json], Json | None]
-) -> Json | None:
-    """Write what `make_patch` makes of the object as it is; gives the object afterwards.
+        Nothing is written where that is None, or where the spec is not of that generation any more. Where
+        somebody else writes at the same moment, the next look compares with what stands there then.
+        Raises what KubeApi and the fence raise.
+        """
+        try:
+            obj = await read_exactly(self._api, followed.ref)
+            current = generation_of(obj) == generation
+            if current and (patch := make_patch(obj)) is not None:
+                self._fence.assert_held()
+                version = obj["metadata"]["resourceVersion"]
+                obj = await self._api.patch_status(followed.ref, patch, version)
+        except NotFound:
+            self.gone(followed.ref.uid)
+            return False
+        except Conflict:
+            self._api.observer.status_conflict()
+            return False
+        if not _is_older(obj, followed.obj):
+            self._renew(followed, obj)
+        return current
 
-    Nothing is written where that is None, or where the spec is another one by now than what was looked
-    at. Gives None where somebody else wrote at the same moment: the next look compares with what stands
-    there then. Raises NotFound when the object is gone, and what KubeApi and the fence raise.
-    """
-    ref = followed.ref
-    obj = await read_exactly(api, ref)
-    metadata = obj["metadata"]
-    if metadata.get("generation") != followed.obj["metadata"].get("generation"):
-        return obj
-    patch = make_patch(obj)
-    if patch is None:
-        return obj
-    fence.assert_held()
-    try:
-        return await api.patch_status(ref, patch, metadata["resourceVersion"])
-    except Conflict:
-        api.observer.status_conflict()
-        return None
+
+Followers = Mapping[Resource, Sequence[Following[Any]]]
+"""Who follows the objects of which kind."""
 
 
 def _is_older(obj: Json, known: Json) -> bool:

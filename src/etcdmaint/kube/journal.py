@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from etcdmaint.clock import Clock
@@ -23,7 +24,8 @@ from etcdmaint.kube.client import (
     read_exactly,
 )
 from etcdmaint.kube.resources import ObjectRef
-from etcdmaint.kube.status import merge_patch, phase_of, write_state
+from etcdmaint.kube.status import phase_of, write_state
+from etcdmaint.kube.verdict import merge_patch
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +37,14 @@ _LONGEST_REFUSAL = 600.0
 """How long rights that are missing are waited for: a cluster's slot may be held meanwhile (D4)."""
 
 
+@dataclass(frozen=True, slots=True)
 class DefragJournal:
     """Implements `defrag.run.Journal` for one EtcdDefrag."""
 
-    def __init__(self, api: KubeApi, ref: ObjectRef, fence: Fence, clock: Clock) -> None:
-        self._api = api
-        self._ref = ref
-        self._fence = fence
-        self._clock = clock
+    api: KubeApi
+    ref: ObjectRef
+    fence: Fence
+    clock: Clock
 
     async def record(self, state: RunState) -> None:
         """Write the state; nothing is written when the status says so already.
@@ -50,34 +52,32 @@ class DefragJournal:
         Raises RunGone when the object is not there any more, is another one, or was ended by somebody
         else; LeadershipLost when this process may not write any more; Forbidden after ten minutes of it.
         """
-        await persist(
-            lambda: self._attempt(state), self._fence, self._clock, f"status of {self._ref}"
-        )
+        await persist(lambda: self._attempt(state), self.fence, self.clock, f"status of {self.ref}")
 
     async def read(self) -> Json:
         """The object as it is; raises as `record` does."""
-        return await persist(self._get, self._fence, self._clock, str(self._ref))
+        return await persist(self._get, self.fence, self.clock, str(self.ref))
 
     async def _get(self) -> Json:
-        return await read_object(self._api, self._ref)
+        return await read_object(self.api, self.ref)
 
     async def _attempt(self, state: RunState) -> None:
         while True:
             obj = await self._get()
             phase = phase_of(obj)
             if phase.terminal and state.phase is not phase:
-                raise RunGone(f"EtcdDefrag {self._ref} is {phase} already")
-            patch = merge_patch(obj.get("status"), write_state(obj, state, self._clock.now()))
+                raise RunGone(f"EtcdDefrag {self.ref} is {phase} already")
+            patch = merge_patch(obj.get("status"), write_state(obj, state, self.clock.now()))
             if not patch:
                 return
-            self._fence.assert_held()
+            self.fence.assert_held()
             try:
-                await self._api.patch_status(self._ref, patch, obj["metadata"]["resourceVersion"])
+                await self.api.patch_status(self.ref, patch, obj["metadata"]["resourceVersion"])
             except Conflict:
-                self._api.observer.status_conflict()
+                self.api.observer.status_conflict()
                 continue
             except NotFound:
-                raise RunGone(f"EtcdDefrag {self._ref} is not there any more") from None
+                raise RunGone(f"EtcdDefrag {self.ref} is not there any more") from None
             return
 
 

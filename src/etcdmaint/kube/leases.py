@@ -16,7 +16,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from etcdmaint.clock import Clock
 from etcdmaint.errors import InvalidInput, LeadershipLost
@@ -45,46 +45,6 @@ class LeaseTiming:
             raise InvalidInput("--lease-duration", "must be longer than --renew-deadline, and 1s")
 
 
-class LeaseStore(Protocol):
-    """Where the Lease is kept; raises KubeError subclasses."""
-
-    async def read(self, timeout: float) -> Json:
-        """The Lease; NotFound when there is none."""
-
-    async def create(self, spec: Json, timeout: float) -> Json:
-        """Make it; Conflict when somebody was faster."""
-
-    async def update(self, lease: Json, timeout: float) -> Json:
-        """Replace it; Conflict when it has changed since it was read."""
-
-
-class KubeLeaseStore:
-    """One Lease of the Kubernetes API."""
-
-    def __init__(self, api: KubeApi, namespace: str, name: str) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-
-    async def read(self, timeout: float) -> Json:
-        """GET it."""
-        return await self._api.get(LEASES, self._namespace, self._name, timeout=timeout)
-
-    async def create(self, spec: Json, timeout: float) -> Json:
-        """POST it."""
-        body = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": spec,
-        }
-        return await self._api.create(LEASES, self._namespace, body, timeout=timeout)
-
-    async def update(self, lease: Json, timeout: float) -> Json:
-        """PUT it, resourceVersion included."""
-        return await self._api.replace(LEASES, self._namespace, lease, timeout=timeout)
-
-
 def own_identity() -> str:
     """POD_NAME, so that a restarted container goes on as itself; else unique to this process."""
     return os.environ.get("POD_NAME") or f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -98,7 +58,7 @@ class Elector:
 
     def __init__(
         self,
-        store: LeaseStore,
+        api: KubeApi,
         *,
         namespace: str,
         name: str,
@@ -107,7 +67,9 @@ class Elector:
         clock: Clock,
         changed: Callable[[bool], None] = lambda leads: None,
     ) -> None:
-        self._store = store
+        self._api = api
+        self._namespace = namespace
+        self._name = name
         self._lock_name = f"{namespace}/{name}"
         self._identity = identity
         self._timing = timing
@@ -208,9 +170,18 @@ class Elector:
 
     async def _claim(self) -> bool:
         try:
-            lease = await self._store.read(self._request_timeout)
+            lease = await self._read()
         except NotFound:
-            self._take(await self._store.create(self._spec(0), self._request_timeout))
+            body = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": {"name": self._name, "namespace": self._namespace},
+                "spec": self._spec(0),
+            }
+            made = await self._api.create(
+                LEASES, self._namespace, body, timeout=self._request_timeout
+            )
+            self._take(made)
             return True
         self._observe(lease)
         spec = lease.get("spec") or {}
@@ -229,7 +200,7 @@ class Elector:
         try:
             return await self._write(self._lease, changes)
         except Conflict:
-            lease = await self._store.read(self._request_timeout)
+            lease = await self._read()
         except NotFound:
             self._lost("was deleted")
         if (lease.get("spec") or {}).get("holderIdentity") != self._identity:
@@ -250,8 +221,16 @@ class Elector:
             "renewTime": format_micro_time(self._clock.now()),
             **changes,
         }
-        self._take(await self._store.update({**lease, "spec": spec}, self._request_timeout))
+        body = {**lease, "spec": spec}
+        self._take(
+            await self._api.replace(LEASES, self._namespace, body, timeout=self._request_timeout)
+        )
         return True
+
+    async def _read(self) -> Json:
+        return await self._api.get(
+            LEASES, self._namespace, self._name, timeout=self._request_timeout
+        )
 
     def _take(self, lease: Json) -> None:
         self._lease = lease

@@ -11,27 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from etcdmaint.api.conditions import find_condition, set_condition
-from etcdmaint.api.connection import ConnectionMember, EtcdConnectionStatus
+from etcdmaint.api.conditions import find_condition
+from etcdmaint.api.connection import ConnectionMember, EtcdConnectionStatus, connection_status
 from etcdmaint.api.vocabulary import ConnectionCondition, Role
 from etcdmaint.defrag.health import Observation, judge
 from etcdmaint.errors import ClusterNotHealthy, EtcdError, EtcdmaintError
 from etcdmaint.etcd.types import AlarmKind, Member, MemberStatus
 from etcdmaint.kube.client import Json
+from etcdmaint.kube.verdict import Verdict, with_verdicts
 
 _STALE = timedelta(minutes=10)
 _MOVED_SHARE = 20
 _MOVED_BYTES = 16 << 20
 _MEASURED = ("clusterID", "measuredAt", "members", "conditions")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A condition to be: `status` None is Unknown."""
-
-    status: bool | None
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +77,17 @@ def write_measurement(
     obj: Mapping[str, Any], measurement: Measurement, now: datetime
 ) -> Json | None:
     """The part of the status to merge in, or None when what stands there is good enough."""
-    before = obj.get("status")
-    before = before if isinstance(before, Mapping) else {}
-    generation = int(obj.get("metadata", {}).get("generation") or 0)
-    old = EtcdConnectionStatus.model_validate(dict(before))
-    conditions: Sequence[Any] = old.conditions
-    for kind, verdict in (
-        (ConnectionCondition.REACHABLE, measurement.reachable),
-        (ConnectionCondition.HEALTHY, measurement.healthy),
-    ):
-        conditions = set_condition(
-            conditions, kind, verdict.status, verdict.reason, verdict.message, generation, now
-        )
+    old = connection_status(obj)
+    verdicts = {
+        ConnectionCondition.REACHABLE: measurement.reachable,
+        ConnectionCondition.HEALTHY: measurement.healthy,
+    }
     new = EtcdConnectionStatus(
         # A cluster that cannot be asked is still the one that it was.
         cluster_id=measurement.cluster_id or old.cluster_id,
         measured_at=now,
         members=measurement.members if measurement.cluster_id else old.members,
-        conditions=tuple(conditions),
+        conditions=tuple(with_verdicts(old.conditions, verdicts, obj, now)),
     )
     if not _worth_writing(old, new, now):
         return None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.run import Fence
@@ -23,14 +23,9 @@ from etcdmaint.kube.client import (
     Rejected,
     read_exactly,
 )
+from etcdmaint.kube.following import Followers
 from etcdmaint.kube.inventory import KnownRun, RunInventory, read_run
-from etcdmaint.kube.resources import (
-    COMPRESSIONS,
-    ETCD_CLUSTERS,
-    ETCD_CONNECTIONS,
-    ETCD_DEFRAGS,
-    Resource,
-)
+from etcdmaint.kube.resources import ETCD_DEFRAGS, Resource
 
 log = logging.getLogger(__name__)
 
@@ -38,67 +33,31 @@ _LONGEST_PAUSE = 5.0
 _SUSPICIOUS = 60.0
 
 
-class ConnectionList(Protocol):
-    """Who must know which EtcdConnections there are."""
-
-    def replace(self, objects: Iterable[Json]) -> None:
-        """These are all that exist."""
-
-
-class CompactionList(Protocol):
-    """Who must know which objects may ask for compaction."""
-
-    def replace(self, resource: Resource, objects: Iterable[Json]) -> None:
-        """These are all of that kind."""
-
-
-class CompressionList(Protocol):
-    """Who must know which StorageCompressionConfigurations there are."""
-
-    def replace(self, objects: Iterable[Json]) -> None:
-        """These are all that exist."""
-
-
+@dataclass(slots=True, kw_only=True)
 class Resync:
     """Lists every `interval` seconds, and deletes what is due in between.
 
     `active` gives the UIDs of the runs that are being carried out.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        inventory: RunInventory,
-        connections: ConnectionList,
-        compactions: CompactionList,
-        compressions: CompressionList,
-        fence: Fence,
-        clock: Clock,
-        *,
-        active: Callable[[], Collection[str]],
-        namespaces: Sequence[str] = (),
-        interval: float = 600.0,
-    ) -> None:
-        self._api = api
-        self._inventory = inventory
-        self._connections = connections
-        self._compactions = compactions
-        self._compressions = compressions
-        self._fence = fence
-        self._clock = clock
-        self._namespaces = tuple(namespaces) or ("",)
-        self._interval = interval
-        self._active = active
-        self.orphans: dict[str, float] = {}
-        """Unfinished runs that nobody works on, by UID, and for how many seconds; confirmed ones only."""
+    api: KubeApi
+    inventory: RunInventory
+    followers: Followers
+    fence: Fence
+    clock: Clock
+    active: Callable[[], Collection[str]]
+    namespaces: Sequence[str] = ()
+    interval: float = 600.0
+    orphans: dict[str, float] = field(default_factory=dict)
+    """Unfinished runs that nobody works on, by UID, and for how many seconds; confirmed ones only."""
 
     async def run(self) -> None:
         """For ever; no trouble with the Kubernetes API ends it."""
         listed_at: float | None = None
         while True:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             try:
-                if listed_at is None or now - listed_at >= self._interval:
+                if listed_at is None or now - listed_at >= self.interval:
                     await self._list()
                     listed_at = now
             except KubeError as error:
@@ -108,43 +67,43 @@ class Resync:
                 await self._find_orphans()
             except KubeError as error:
                 log.warning("cannot look after runs", extra={"error": str(error)})
-            await self._clock.sleep(self._pause())
+            await self.clock.sleep(self._pause())
 
     def _pause(self) -> float:
-        due = self._inventory.next_due()
+        due = self.inventory.next_due()
         if due is None:
             return _LONGEST_PAUSE
-        left = (due - self._api.server_now()).total_seconds()
+        left = (due - self.api.server_now()).total_seconds()
         return min(_LONGEST_PAUSE, max(1.0, left))
 
     async def _list(self) -> None:
-        self._inventory.replace(await self._all(ETCD_DEFRAGS))
-        connections = await self._all(ETCD_CONNECTIONS)
-        self._connections.replace(connections)
-        self._compactions.replace(ETCD_CONNECTIONS, connections)
-        self._compactions.replace(ETCD_CLUSTERS, await self._all(ETCD_CLUSTERS))
-        self._compressions.replace(await self._all(COMPRESSIONS))
+        self.inventory.replace(await self._all(ETCD_DEFRAGS))
+        for resource, those in self.followers.items():
+            objects = await self._all(resource)
+            for following in those:
+                following.replace(resource, objects)
 
     async def _all(self, resource: Resource) -> list[Json]:
         found: list[Json] = []
         refused: list[Forbidden] = []
-        for namespace in self._namespaces:
+        namespaces = self.namespaces or ("",)
+        for namespace in namespaces:
             try:
-                found += await self._api.list(resource, namespace)
+                found += await self.api.list(resource, namespace)
             except NotFound:  # the kind is not installed
                 continue
             except Forbidden as error:
                 # One namespace that is gone, and our rights there with it, must not hide the others.
                 refused.append(error)
                 log.warning("cannot list", extra={"namespace": namespace, "error": str(error)})
-        if len(refused) == len(self._namespaces):
+        if len(refused) == len(namespaces):
             raise refused[0]
         return found
 
     async def _find_orphans(self) -> None:
-        idle = self._inventory.unattended(self._active(), self._clock.monotonic())
+        idle = self.inventory.unattended(self.active(), self.clock.monotonic())
         orphans = {}
-        for known in tuple(self._inventory.runs()):
+        for known in tuple(self.inventory.runs()):
             seconds = idle.get(known.ref.uid, 0.0)
             if seconds < _SUSPICIOUS:
                 continue
@@ -158,7 +117,7 @@ class Resync:
         self.orphans = orphans
 
     async def _retire(self) -> None:
-        for known in self._inventory.due(self._api.server_now()):
+        for known in self.inventory.due(self.api.server_now()):
             try:
                 await self._retire_one(known)
             except Conflict:
@@ -170,20 +129,20 @@ class Resync:
         # The object itself decides: what was seen may be out of date.
         obj = await self._confirmed(known)
         due = read_run(obj).due if obj is not None else None
-        if obj is None or due is None or due > self._api.server_now():
+        if obj is None or due is None or due > self.api.server_now():
             return
-        self._fence.assert_held()
+        self.fence.assert_held()
         with contextlib.suppress(NotFound):
-            await self._api.delete(known.ref, resource_version=obj["metadata"]["resourceVersion"])
-        self._inventory.gone(known.ref.uid)
+            await self.api.delete(known.ref, resource_version=obj["metadata"]["resourceVersion"])
+        self.inventory.gone(known.ref.uid)
         log.info("deleted, its time to live is over", extra={"object": str(known.ref)})
 
     async def _confirmed(self, known: KnownRun) -> Json | None:
         """The object as it is, noted as that; None when it is not there any more, which is noted too."""
         try:
-            obj = await read_exactly(self._api, known.ref)
+            obj = await read_exactly(self.api, known.ref)
         except NotFound:
-            self._inventory.gone(known.ref.uid)
+            self.inventory.gone(known.ref.uid)
             return None
-        self._inventory.seen(obj)
+        self.inventory.seen(obj)
         return obj

@@ -25,13 +25,12 @@ from etcdmaint.errors import InvalidInput, LeadershipLost, StopRequested
 from etcdmaint.kube.client import Json
 from etcdmaint.kube.journal import DefragJournal
 from etcdmaint.kube.resources import ObjectRef
-from etcdmaint.kube.status import member_at_stake, read_state, rows_lack_ids
+from etcdmaint.kube.status import member_at_stake, phase_of, read_state, rows_lack_ids
 from etcdmaint.kube.surroundings import (
     DefragAudience,
     DefragSurroundings,
     RunParts,
     StopSignal,
-    is_over,
 )
 
 log = logging.getLogger(__name__)
@@ -141,7 +140,7 @@ class Runner:
         journal = DefragJournal(parts.api, ref, parts.fence, parts.clock)
         obj = await journal.read()
         deleted = bool(obj["metadata"].get("deletionTimestamp"))
-        if is_over(obj) or (deleted and not member_at_stake(obj)):
+        if phase_of(obj).terminal or (deleted and not member_at_stake(obj)):
             return True
         try:
             defrag = parse_defrag(obj)

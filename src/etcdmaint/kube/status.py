@@ -76,13 +76,6 @@ def write_state(obj: Mapping[str, Any], state: RunState, now: datetime) -> Json:
     ).to_wire()
 
 
-def merge_patch(old: object, new: Json) -> Json:
-    """The merge patch that turns one status into the other: null for what is there no more."""
-    before = old if isinstance(old, Mapping) else {}
-    changed = {key: value for key, value in new.items() if before.get(key) != value}
-    return changed | {key: None for key in before if key not in new}
-
-
 def _conditions(
     before: tuple[dict[str, Any], ...], state: RunState, generation: int, now: datetime
 ) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""When the etcd behind a StorageCompressionConfiguration is audited, and when an audit is ended.
+"""Counts what the etcd behind a StorageCompressionConfiguration keeps: when, how, and until when.
 
 By the status's own lastAudit, so a restart audits nothing twice. One etcd at a time, so that memory does
-not grow with the number of objects. This module must not know what an audit counts, nor what is said of it.
+not grow with the number of objects. An audit decrypts nothing, gives way to whoever holds the cluster's
+slot, and keeps to a rate. This module must not know what is said of what it counts.
 """
 
 from __future__ import annotations
@@ -10,13 +11,23 @@ import asyncio
 import contextlib
 import logging
 import math
+from contextlib import AbstractAsyncContextManager
 
+from etcdmaint.api.compression import AuditStatus
 from etcdmaint.clock import Clock
-from etcdmaint.errors import EtcdError, EtcdmaintError
+from etcdmaint.compression.audit import Audit, audit
+from etcdmaint.compression.census import Census
+from etcdmaint.compression.resources import Keyspace
+from etcdmaint.compression.source import ClusterSource
+from etcdmaint.compression.walk import Progress, Timing
+from etcdmaint.defrag.courtesy import SlotCourtesy
+from etcdmaint.defrag.run import Target
+from etcdmaint.errors import EtcdError, EtcdmaintError, WrongMember
 from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.storage_compression_audit import count_stored
-from etcdmaint.kube.storage_compression_look import CompressionPace, Instrumentation
-from etcdmaint.kube.storage_compression_subject import Subject
+from etcdmaint.etcd.cluster import ClusterClient
+from etcdmaint.etcd.types import format_id, prefix_end
+from etcdmaint.kube.storage_compression_counts import summarize
+from etcdmaint.kube.storage_compression_subject import CompressionParts, Subject
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +38,8 @@ _CLOCKS_DIFFER = 300.0
 class Auditor:
     """Audits each subject that it is given, for as long as `keep` runs."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        instrumentation: Instrumentation,
-        observer: RpcObserver | None,
-        pace: CompressionPace,
-    ) -> None:
-        self._clock = clock
-        self._instrumentation = instrumentation
-        self._observer = observer
-        self._pace = pace
+    def __init__(self, parts: CompressionParts) -> None:
+        self._parts = parts
         self._turn = asyncio.Semaphore(1)
 
     async def keep(self, subject: Subject) -> None:
@@ -69,11 +70,11 @@ class Auditor:
         if wish is None or config is None or subject.target is None or subject.standing.fault:
             return math.inf
         if subject.failure is not None:
-            return subject.failed_at + self._pace.audit_retry - self._clock.monotonic()
+            return subject.failed_at + self._parts.pace.audit_retry - self._parts.clock.monotonic()
         last = subject.audit
         if last is None or last.completed_at is None or last.cluster_id != wish.cluster_id:
             return 0.0
-        passed = (self._clock.now() - last.completed_at).total_seconds()
+        passed = (self._parts.clock.now() - last.completed_at).total_seconds()
         # Clocks differ a little. What is said to be done in times to come was written by nobody here.
         return config.spec.audit.interval - passed if passed > -_CLOCKS_DIFFER else 0.0
 
@@ -81,7 +82,7 @@ class Auditor:
         wish, target = subject.counting_wish, subject.target
         if wish is None or target is None:
             return
-        begun, result = self._clock.monotonic(), "failed"
+        begun, result = self._parts.clock.monotonic(), "failed"
         subject.counting = wish
         try:
             async with asyncio.timeout(None) as subject.underway:
@@ -89,16 +90,16 @@ class Auditor:
                     target,
                     cluster_id=wish.cluster_id,
                     bytes_per_second=wish.bytes_per_second,
-                    clock=self._clock,
-                    timeout=2 * self._pace.rpc_timeout,
+                    clock=self._parts.clock,
+                    timeout=2 * self._parts.pace.rpc_timeout,
                     turn=self._turn,
-                    observer=self._observer,
-                    timing=self._pace.walk,
+                    observer=self._parts.observer,
+                    timing=self._parts.pace.walk,
                 )
             subject.failure = None
             result = "consistent" if subject.audit.consistent else "inconsistent"
         except EtcdmaintError as error:
-            subject.failure, subject.failed_at = error, self._clock.monotonic()
+            subject.failure, subject.failed_at = error, self._parts.clock.monotonic()
             # Perhaps another etcd is there by now.
             subject.stood_at = -math.inf
         except Exception as error:  # the outermost shell of one audit: the next one may do better
@@ -107,12 +108,59 @@ class Auditor:
                 return
             log.exception("a fault while auditing", extra={"object": str(subject.ref)})
             subject.failure = EtcdError("the audit failed by a fault of this program")
-            subject.failed_at = self._clock.monotonic()
+            subject.failed_at = self._parts.clock.monotonic()
         finally:
             subject.underway = subject.counting = None
-        seconds = self._clock.monotonic() - begun
-        self._instrumentation.audited(result, seconds)
+        seconds = self._parts.clock.monotonic() - begun
+        self._parts.instrumentation.audited(result, seconds)
         log.info(
             "an audit is over",
             extra={"object": str(subject.ref), "result": result, "seconds": round(seconds, 1)},
         )
+
+
+async def count_stored(
+    target: Target,
+    *,
+    cluster_id: int,
+    bytes_per_second: int,
+    clock: Clock,
+    timeout: float,
+    turn: AbstractAsyncContextManager[object],
+    observer: RpcObserver | None = None,
+    timing: Timing,
+) -> AuditStatus:
+    """Count all that an API server keeps below the target's prefix; `timeout` (seconds) for each RPC.
+
+    `turn` is entered once nobody holds the slot: a cluster that is being worked on keeps no other one's
+    audit waiting. Raises WrongMember where another cluster than `cluster_id` is there by now, EtcdError
+    and ClusterNotHealthy when it cannot be carried to its end.
+    """
+    keyspace = Keyspace(target.kubernetes_prefix.encode())
+    span = (keyspace.root, prefix_end(keyspace.root))
+    async with await ClusterClient.connect(
+        target.seeds,
+        target.access,
+        timeout=timeout,
+        observer=observer,
+        metrics_port=target.metrics_port,
+    ) as cluster:
+        if cluster.cluster_id != cluster_id:
+            found, known = format_id(cluster.cluster_id), format_id(cluster_id)
+            raise WrongMember(f"etcd cluster {found} is there now, and no longer {known}")
+        courtesy = SlotCourtesy(cluster, timeout)
+        while await courtesy.holder():
+            await clock.sleep(timing.look)
+        async with turn:
+            started = clock.now()
+            # Damaged keys are named by the command line, to whoever may read etcd.
+            state = Audit(Census(keyspace, keep=0), Progress(spans=(span,)))
+            await audit(
+                state,
+                ClusterSource(cluster, timeout=timeout, frugal=True),
+                bytes_per_second=bytes_per_second,
+                clock=clock,
+                courtesy=courtesy,
+                timing=timing,
+            )
+            return summarize(state, cluster.cluster_id, started, clock.now())

@@ -17,7 +17,7 @@ from etcdmaint.api.conditions import MAX_MESSAGE
 from etcdmaint.compression.policy import FIRST_READER, Policy, Problem, Stage, problems
 from etcdmaint.compression.rendering import Entry, render
 from etcdmaint.errors import InvalidInput
-from etcdmaint.kube.measurement import Verdict
+from etcdmaint.kube.verdict import Verdict
 
 Release = tuple[int, int]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etcdmaint.compression.policy import Stage
-from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.storage_compression_file import (
     FIRST_WITH_STAGE,
     PolicyFile,
     Release,
     Requirement,
 )
+from etcdmaint.kube.verdict import Verdict
 
 NOT_THIS_CLUSTER: Final = "NotThisCluster"
 

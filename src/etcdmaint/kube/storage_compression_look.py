@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from etcdmaint.api.compression import AuditStatus, compression_status
+from etcdmaint.api.compression import AuditStatus, StorageCompressionStatus, compression_status
 from etcdmaint.api.defrag import ClusterRef
-from etcdmaint.clock import Clock
-from etcdmaint.compression.walk import Timing
-from etcdmaint.defrag.run import Fence, Severity
+from etcdmaint.api.metadata import generation_of
+from etcdmaint.defrag.run import Severity
 from etcdmaint.errors import EtcdmaintError
-from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.kube.client import (
     Forbidden,
-    KubeApi,
     NotFound,
     Rejected,
     Unavailable,
-    read_exactly,
 )
-from etcdmaint.kube.clusters import Clusters
-from etcdmaint.kube.events import EventSink
-from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.storage_compression_file import PolicyFile, Reading, read_configuration
 from etcdmaint.kube.storage_compression_gate import NOT_THIS_CLUSTER, ServerVersion, read_version
@@ -39,59 +31,19 @@ from etcdmaint.kube.storage_compression_publishing import (
     find,
     publish,
 )
-from etcdmaint.kube.storage_compression_status import Findings
-from etcdmaint.kube.storage_compression_subject import Subject, generation_of
-from etcdmaint.kube.storage_compression_verdicts import Situation, refusal, verdicts
+from etcdmaint.kube.storage_compression_subject import CompressionParts, Subject
+from etcdmaint.kube.storage_compression_verdicts import Findings, Situation, refusal, verdicts
+from etcdmaint.kube.verdict import Verdict
 
 _NO_REF = Standing(doubt="spec.clusterRef is left out")
 _CHANGED = "what clusterRef names has changed, and has not been looked at since"
 
 
-class Instrumentation(Protocol):
-    """Who counts what becomes of objects."""
-
-    def published(self, result: str) -> None:
-        """A ConfigMap was written, or could not be: `created`, `updated`, `restored`, `failed`."""
-
-    def audited(self, result: str, seconds: float) -> None:
-        """An audit is over: `consistent`, `inconsistent`, `failed`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionPace:
-    """Seconds; `identity` is how long a proof is kept, `walk` the audits' own timing."""
-
-    interval: float = 30.0
-    retry: float = 10.0
-    identity: float = 300.0
-    audit_retry: float = 300.0
-    rpc_timeout: float = 5.0
-    walk: Timing | None = None
-
-
+@dataclass(frozen=True, slots=True)
 class Looks:
     """Looks at subjects. Every method raises KubeError while the Kubernetes API is away."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        clusters: Clusters,
-        events: EventSink,
-        fence: Fence,
-        clock: Clock,
-        *,
-        instrumentation: Instrumentation,
-        observer: RpcObserver | None,
-        pace: CompressionPace,
-    ) -> None:
-        self._api = api
-        self._clusters = clusters
-        self._events = events
-        self._fence = fence
-        self._clock = clock
-        self._instrumentation = instrumentation
-        self._observer = observer
-        self._pace = pace
+    parts: CompressionParts
 
     async def stand(self, subject: Subject) -> Reading:
         """Read the object, and find out which etcd it is about."""
@@ -119,9 +71,9 @@ class Looks:
         return reading
 
     async def _find_out(self, subject: Subject, ref: ClusterRef) -> None:
-        now = self._clock.monotonic()
-        target = await self._clusters.find(subject.ref.namespace, ref)
-        fresh = now - subject.stood_at < self._pace.identity and subject.standing.fault is None
+        now = self.parts.clock.monotonic()
+        target = await self.parts.clusters.find(subject.ref.namespace, ref)
+        fresh = now - subject.stood_at < self.parts.pace.identity and subject.standing.fault is None
         if target == subject.target and fresh:
             return
         if subject.target is not None and target != subject.target:
@@ -130,20 +82,14 @@ class Looks:
             subject.target = subject.failure = None
         before = subject.standing.cluster_id
         subject.standing = await look_at(
-            target, self._api, timeout=self._pace.rpc_timeout, observer=self._observer
+            target,
+            self.parts.api,
+            timeout=self.parts.pace.rpc_timeout,
+            observer=self.parts.observer,
         )
         if subject.standing.cluster_id != before:
             subject.failure = None
         subject.target, subject.stood_at = target, now
-
-    async def exists(self, subject: Subject) -> bool:
-        """Whether the object is still there, asked of the API server."""
-        try:
-            subject.update(await read_exactly(self._api, subject.ref))
-        except NotFound:
-            return False
-        subject.doubtful = False
-        return True
 
     async def settle(self, subject: Subject, reading: Reading, elder: str) -> Findings:
         """Put the file in its place where it may be; `elder` names the older object for that etcd."""
@@ -159,14 +105,14 @@ class Looks:
             failure=subject.failure,
         )
         published, hash_ = await self._publish(subject.ref, situation)
-        return Findings(
-            verdicts=verdicts(situation, published),
+        status = StorageCompressionStatus(
             cluster_id=subject.standing.cluster_id,
             config_map=config_map_name(subject.ref) if hash_ else None,
             hash=hash_,
             api_server=situation.api_server,
             last_audit=situation.audit,
         )
+        return Findings(verdicts(situation, published), status)
 
     async def _server(self, standing: Standing) -> tuple[ServerVersion | None, Verdict]:
         """The version that counts; beside it why there is none."""
@@ -175,7 +121,7 @@ class Looks:
                 return None, Verdict(None, standing.fault.reason, str(standing.fault))
             return None, Verdict(None, NOT_THIS_CLUSTER, standing.doubt)
         try:
-            found = read_version(await self._api.server_version())
+            found = read_version(await self.parts.api.server_version())
         except (Forbidden, NotFound, Rejected) as error:
             return None, Verdict(None, error.reason, str(error))
         return found, Verdict(None, "VersionUnknown", "the API server does not tell its version")
@@ -185,16 +131,18 @@ class Looks:
         file, name = situation.reading.file, config_map_name(ref)
         refused = refusal(situation)
         try:
-            found = await find(self._api, ref)
+            found = await find(self.parts.api, ref)
             if refused is not None or file is None:
                 assert refused is not None
                 if not found.owned:
                     return refused, None
                 message = f"{refused.message}. ConfigMap {name} keeps the file that it has"
                 return replace(refused, message=message), situation.published or found.hash
-            result = await publish(self._api, self._fence, ref, file, found, situation.published)
+            result = await publish(
+                self.parts.api, self.parts.fence, ref, file, found, situation.published
+            )
         except (Forbidden, Rejected) as error:
-            self._instrumentation.published("failed")
+            self.parts.instrumentation.published("failed")
             return Verdict(False, error.reason, str(error)), situation.published or None
         if result is Publication.NAME_TAKEN:
             message = (
@@ -202,7 +150,7 @@ class Looks:
             )
             return Verdict(False, "NameTaken", message), None
         if result is not Publication.UNCHANGED:
-            self._instrumentation.published(result.value)
+            self.parts.instrumentation.published(result.value)
             self._announce(ref, result, file)
         message = f"ConfigMap {name} has the file"
         if situation.server is not None and (file.reader or file.fields):
@@ -216,10 +164,10 @@ class Looks:
         name = config_map_name(ref)
         if result is Publication.RESTORED:
             message = f"ConfigMap {name} was changed or deleted by somebody else; it is as it was"
-            self._events.post(ref, Severity.WARNING, "ConfigMapRestored", message)
+            self.parts.events.post(ref, Severity.WARNING, "ConfigMapRestored", message)
         else:
             message = f"ConfigMap {name} has {file.hash}"
-            self._events.post(ref, Severity.NORMAL, "Published", message)
+            self.parts.events.post(ref, Severity.NORMAL, "Published", message)
 
 
 def _audit_of(subject: Subject) -> AuditStatus | None:

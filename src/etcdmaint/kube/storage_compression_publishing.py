@@ -55,15 +55,11 @@ def config_map_name(ref: ObjectRef) -> str:
 
 
 async def find(api: KubeApi, ref: ObjectRef) -> Found:
-    """Look at the ConfigMap. Raises KubeError."""
+    """Look at the ConfigMap: whose it is, and what the file in it hashes to. Raises KubeError."""
     try:
-        return read_config_map(await api.get(CONFIG_MAPS, ref.namespace, config_map_name(ref)), ref)
+        obj = await api.get(CONFIG_MAPS, ref.namespace, config_map_name(ref))
     except NotFound:
         return Found(None)
-
-
-def read_config_map(obj: Json, ref: ObjectRef) -> Found:
-    """Whose it is, and what the file in it hashes to."""
     owners = obj["metadata"].get("ownerReferences") or ()
     owned = any(owner.get("uid") == ref.uid for owner in owners)
     text = (obj.get("data") or {}).get(FILE_NAME)

@@ -1,6 +1,6 @@
-"""One StorageCompressionConfiguration, and what is kept of it between two looks.
+"""One StorageCompressionConfiguration, what is kept of it between two looks, and who is asked and told.
 
-Only memory: whoever looks, audits and tells shares it. What has to outlive the process is in the status.
+Only memory: whoever looks and audits shares it. What has to outlive the process is in the status.
 """
 
 from __future__ import annotations
@@ -8,20 +8,57 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from etcdmaint.api.compression import AuditStatus
 from etcdmaint.api.defrag import ClusterRef
-from etcdmaint.defrag.run import Target
+from etcdmaint.clock import Clock
+from etcdmaint.compression.walk import Timing
+from etcdmaint.defrag.run import Fence, Target
 from etcdmaint.errors import EtcdmaintError
-from etcdmaint.kube.client import Json
-from etcdmaint.kube.resources import ObjectRef
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.kube.client import KubeApi
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.events import EventSink
+from etcdmaint.kube.following import Followed
 from etcdmaint.kube.storage_compression_file import Reading
 from etcdmaint.kube.storage_compression_identity import Standing
 
 
-def generation_of(obj: Json) -> int:
-    """Which spec of the object it is; 0 where that is not told."""
-    return int(obj["metadata"].get("generation") or 0)
+class Instrumentation(Protocol):
+    """Who counts what becomes of objects."""
+
+    def published(self, result: str) -> None:
+        """A ConfigMap was written, or could not be: `created`, `updated`, `restored`, `failed`."""
+
+    def audited(self, result: str, seconds: float) -> None:
+        """An audit is over: `consistent`, `inconsistent`, `failed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionPace:
+    """Seconds; `identity` is how long a proof is kept, `walk` the audits' own timing."""
+
+    interval: float = 30.0
+    retry: float = 10.0
+    identity: float = 300.0
+    audit_retry: float = 300.0
+    rpc_timeout: float = 5.0
+    walk: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionParts:
+    """What all objects of one process share."""
+
+    api: KubeApi
+    clusters: Clusters
+    events: EventSink
+    fence: Fence
+    clock: Clock
+    instrumentation: Instrumentation
+    observer: RpcObserver | None = None
+    pace: CompressionPace = field(default_factory=CompressionPace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +71,16 @@ class CountingWish:
 
 
 @dataclass(slots=True, eq=False)
-class Subject:
+class Subject(Followed):
     """One object, and what is kept of it between two looks.
 
     `stood` is set once it was tried to find out which etcd it is about, `looked` after each look.
-    `doubtful`: a list and a watch disagree on whether it exists. `underway` is the audit that runs, which
-    can be ended by it, `counting` what it is for.
+    `underway` is the audit that runs, which can be ended by it, `counting` what it is for.
     """
 
-    ref: ObjectRef
-    obj: Json
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
     stood: asyncio.Event = field(default_factory=asyncio.Event)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
     reading: Reading | None = None
-    generation: int = -1
     cluster_ref: ClusterRef | None = None
     target: Target | None = None
     standing: Standing = field(default_factory=Standing)
@@ -57,14 +88,8 @@ class Subject:
     audit: AuditStatus | None = None
     failure: EtcdmaintError | None = None
     failed_at: float = -math.inf
-    doubtful: bool = False
     underway: asyncio.Timeout | None = None
     counting: CountingWish | None = None
-
-    def update(self, obj: Json) -> None:
-        """The object as somebody has read it: an answer or a list may be older than what is known."""
-        if generation_of(obj) >= generation_of(self.obj):
-            self.obj = obj
 
     @property
     def counting_wish(self) -> CountingWish | None:

@@ -6,16 +6,25 @@ the verdict says so and nothing is written; what was written before stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
-from etcdmaint.api.compression import ApiServerStatus, AuditStatus
+from etcdmaint.api.compression import (
+    ApiServerStatus,
+    AuditStatus,
+    StorageCompressionStatus,
+    compression_status,
+)
+from etcdmaint.api.conditions import condition_is, find_condition
 from etcdmaint.api.fields import format_time
+from etcdmaint.api.metadata import generation_of
 from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.errors import EtcdmaintError
-from etcdmaint.kube.measurement import Verdict
-from etcdmaint.kube.storage_compression_file import Reading
+from etcdmaint.kube.client import Json
+from etcdmaint.kube.storage_compression_counts import damage
+from etcdmaint.kube.storage_compression_file import SECRETS_SELECTED, Reading
 from etcdmaint.kube.storage_compression_gate import (
     ServerVersion,
     dotted,
@@ -23,12 +32,19 @@ from etcdmaint.kube.storage_compression_gate import (
     supported,
 )
 from etcdmaint.kube.storage_compression_identity import Standing
-from etcdmaint.kube.storage_compression_status import damage
+from etcdmaint.kube.verdict import Verdict, merge_patch, with_verdicts
 
 NOT_IN_FORCE: Final = Verdict(
     None,
     "NotInForce",
     "no API server is known to have loaded this file, so nothing has to converge",
+)
+
+_BAD_NEWS = (
+    (CompressionCondition.VALID, False),
+    (CompressionCondition.PUBLISHED, False),
+    (CompressionCondition.AUDITED, False),
+    (CompressionCondition.DAMAGED, True),
 )
 
 
@@ -61,6 +77,25 @@ class Situation:
             emulation=dotted(server.emulation) if server.emulation else None,
             min_compatibility=dotted(server.oldest) if server.oldest else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Everything that there is to say: the verdicts become the conditions of the status."""
+
+    verdicts: Mapping[CompressionCondition, Verdict]
+    status: StorageCompressionStatus
+
+
+def write_findings(obj: Mapping[str, Any], findings: Findings, now: datetime) -> Json | None:
+    """The merge patch of the status that says this, None where nothing would change."""
+    before = compression_status(obj).conditions
+    changes = {
+        "observed_generation": generation_of(obj),
+        "conditions": tuple(with_verdicts(before, findings.verdicts, obj, now)),
+    }
+    status = findings.status.model_copy(update=changes)
+    return merge_patch(obj.get("status"), status.to_wire()) or None
 
 
 def refusal(situation: Situation) -> Verdict | None:
@@ -99,6 +134,16 @@ def verdicts(situation: Situation, published: Verdict) -> Mapping[CompressionCon
     }
 
 
+def news(before: Sequence[Any], said: Mapping[CompressionCondition, Verdict]) -> list[Verdict]:
+    """What is worth a warning and does not stand in the conditions yet."""
+    return [
+        verdict
+        for condition, verdict in said.items()
+        if ((condition, verdict.status) in _BAD_NEWS or verdict.reason == SECRETS_SELECTED)
+        and not _is_said(before, condition, verdict)
+    ]
+
+
 def _audited(situation: Situation) -> Verdict:
     config, audit, standing = situation.reading.config, situation.audit, situation.standing
     if config is None or config.spec.cluster_ref is None:
@@ -124,3 +169,9 @@ def _audited(situation: Situation) -> Verdict:
         f"older ones were compacted away meanwhile: the counts are not exact{unproven}"
     )
     return Verdict(True, "SeveralRevisions", message)
+
+
+def _is_said(before: Sequence[Any], condition: CompressionCondition, verdict: Verdict) -> bool:
+    old = find_condition(before, condition) or {}
+    same = verdict.status is not None and condition_is(before, condition, verdict.status)
+    return same and old.get("reason") == verdict.reason

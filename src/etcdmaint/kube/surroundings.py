@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -55,8 +56,8 @@ class StopSignal(Protocol):
     def is_set(self) -> bool:
         """Whether it is."""
 
-    async def wait(self, timeout: float) -> None:
-        """Return once it is, or after so many seconds."""
+    def wait(self, timeout: float) -> Awaitable[object]:
+        """Is over once it is, or after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +76,6 @@ class RunParts:
     timing: Timing
     take_over: bool = False
     accept_older_crd: bool = False
-
-
-def is_over(obj: Json) -> bool:
-    """Whether an EtcdDefrag's phase is a terminal one."""
-    return phase_of(obj).terminal
-
-
-def _has_begun(obj: Json) -> bool:
-    return phase_of(obj) is Phase.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +128,11 @@ class DefragSurroundings:
     async def _look(self) -> Target:
         obj = await read_object(self.parts.api, self.ref)
         annotations = obj["metadata"].get("annotations")
-        if is_dry_run(annotations) and not self.defrag.dry_run and not _has_begun(obj):
+        if (
+            is_dry_run(annotations)
+            and not self.defrag.dry_run
+            and phase_of(obj) is not Phase.RUNNING
+        ):
             raise StopRequested("somebody has made it a dry run meanwhile")
         await self._may_act(obj)
         target = await self.parts.clusters.find(self.ref.namespace, self.defrag.spec.cluster_ref)
@@ -153,7 +149,7 @@ class DefragSurroundings:
                 f"the installed CRD of EtcdDefrag lacks {', '.join(missing)}: install ours and "
                 "create this EtcdDefrag again, or run the operator with --accept-older-crd",
             )
-        before = read_state(obj).reason == _OLDER and not _has_begun(obj)
+        before = read_state(obj).reason == _OLDER and phase_of(obj) is not Phase.RUNNING
         if before and not self.parts.accept_older_crd:
             # A dryRun that was dropped then does not come back with the newer CRD.
             raise ClusterNotReady(
@@ -197,7 +193,7 @@ class DefragSurroundings:
         namespace, _, name = run.partition("/")
         other = ObjectRef(ETCD_DEFRAGS, namespace, name, uid)
         try:
-            return not is_over(await read_object(self.parts.api, other))
+            return not phase_of(await read_object(self.parts.api, other)).terminal
         except RunGone:
             return False
         except (Unavailable, Forbidden):

@@ -12,10 +12,12 @@ import aiohttp
 import kopf
 import pytest
 from aiohttp import web
+from kopf._cogs.aiokits.aioenums import AsyncFlagWaiter, FlagSetter
 
-from etcdmaint.handlers import compaction, defrag, framework
+from etcdmaint.handlers import defrag, following, framework
 from etcdmaint.kube.inventory import RunInventory
-from etcdmaint.kube.resources import Resource
+from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, Resource
+from etcdmaint.kube.surroundings import StopSignal
 
 
 def test_patience_with_the_api_server_has_no_end_and_begins_anew_each_time() -> None:
@@ -161,20 +163,6 @@ class Runs:
         return self.settles
 
 
-class Stopped:
-    """As kopf's flag of a daemon."""
-
-    def __init__(self) -> None:
-        self.on = False
-        self.waited: list[float] = []
-
-    def __bool__(self) -> bool:
-        return self.on
-
-    async def wait(self, timeout: float) -> None:
-        self.waited.append(timeout)
-
-
 def handlers_of(registry: kopf.OperatorRegistry, kind: str) -> dict[str, Any]:
     return {str(h.id): h for h in getattr(registry, kind).get_all_handlers()}
 
@@ -186,7 +174,7 @@ async def test_the_daemon_of_a_run_has_no_timeouts_that_would_cut_a_member_off()
     daemon = handlers_of(registry, "_spawning")["defrag"]
     assert daemon.cancellation_backoff is None
     assert daemon.cancellation_timeout is None
-    await daemon.fn(name="now", namespace="ns", uid="u", stopped=Stopped())
+    await daemon.fn(name="now", namespace="ns", uid="u", stopped=None)
     assert runs.ran == ["ns/now"]
 
 
@@ -247,35 +235,37 @@ async def test_connections_are_only_watched() -> None:
         def __init__(self) -> None:
             self.told: list[Any] = []
 
-        def seen(self, obj: dict[str, Any]) -> None:
-            self.told.append(dict(obj))
+        def seen(self, resource: Resource, obj: dict[str, Any]) -> None:
+            self.told.append((resource.kind, dict(obj)))
 
         def gone(self, uid: str) -> None:
             self.told.append(uid)
 
-    class Asking(Known):
-        def seen(self, resource: Resource, obj: dict[str, Any]) -> None:  # type: ignore[override]  # notes it and passes it on
-            self.told.append((resource.kind, dict(obj)))
+        def connection_changed(self, namespace: str, name: str) -> None:
+            self.told.append(f"{namespace}/{name}")
 
-    registry, known, asking = kopf.OperatorRegistry(), Known(), Asking()
-    compaction.register(registry, known, asking)
+    registry, known, other = kopf.OperatorRegistry(), Known(), Known()
+    followers: Any = {ETCD_CLUSTERS: (known,), ETCD_CONNECTIONS: (known,)}
+    following.register(registry, followers, other)  # type: ignore[arg-type]
     assert handlers_of(registry, "_spawning") == {}
     assert handlers_of(registry, "_changing") == {}
-    note = handlers_of(registry, "_watching")["connections"].fn
-    await note(type=None, body=kopf.Body({"metadata": {"uid": "u"}}), uid="u")
-    await note(type="DELETED", body=kopf.Body({}), uid="u")
-    assert known.told == [{"metadata": {"uid": "u"}}, "u"]
-    note = handlers_of(registry, "_watching")["compaction"].fn
-    await note(type="ADDED", body=kopf.Body({"metadata": {"uid": "u"}}), uid="u")
-    await note(type="DELETED", body=kopf.Body({}), uid="u")
-    assert asking.told == [("EtcdCluster", {"metadata": {"uid": "u"}}), "u"]
+    notes: Any = registry._watching.get_all_handlers()
+    meta = {"uid": "u", "namespace": "ns", "name": "etcd"}
+    for note in notes:
+        await note.fn(type=None, body=kopf.Body({"metadata": meta}), uid="u")
+        await note.fn(type="DELETED", body=kopf.Body({"metadata": meta}), uid="u")
+    seen = [(kind, {"metadata": meta}) for kind in ("EtcdCluster", "EtcdConnection")]
+    assert known.told == [seen[0], "u", seen[1], "u"]
+    assert other.told == ["ns/etcd", "ns/etcd"]
 
 
 async def test_kopfs_flag_serves_as_the_signal_to_stop() -> None:
-    stopped = Stopped()
-    stop = framework.KopfStop(stopped)  # type: ignore[arg-type]
+    setter: FlagSetter[Any] = FlagSetter()
+    stop: StopSignal = AsyncFlagWaiter(setter)
+    await stop.wait(0.001)
     assert not stop.is_set()
-    await stop.wait(3.0)
-    assert stopped.waited == [3.0]
-    stopped.on = True
+    waiting = asyncio.ensure_future(stop.wait(60.0))
+    await asyncio.sleep(0)
+    setter.set()
+    await asyncio.wait_for(waiting, 5.0)
     assert stop.is_set()

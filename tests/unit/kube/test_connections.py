@@ -92,7 +92,7 @@ async def measuring(
         SystemClock(),
         pace=Pace(interval=0.005, retry=0.005, reread_secrets=reread_secrets),
     )
-    monitor.seen(connection("https://one:2379", 1))
+    monitor.seen(ETCD_CONNECTIONS, connection("https://one:2379", 1))
     running = asyncio.create_task(monitor.run())
     try:
         yield api, monitor
@@ -126,7 +126,8 @@ async def test_a_changed_spec_is_followed_although_the_api_server_was_away_at_fi
     async with measuring(monkeypatch, reread_secrets=600.0) as (api, monitor):
         await came(lambda: made and made[0].asked)
         api.outages = 10**6
-        monitor.seen(connection("https://two:2379", 2))
+        changed = api.put(ETCD_CONNECTIONS, connection("https://two:2379", 2))
+        monitor.seen(ETCD_CONNECTIONS, changed)
         await came(lambda: api.outages < 10**6 - 5)
         asked = made[0].asked
         await came(lambda: api.outages < 10**6 - 10)
@@ -145,12 +146,12 @@ def test_a_list_that_is_older_than_the_watch_neither_ends_nor_turns_back_anythin
         SystemClock(),
     )
     new = connection("https://two:2379", 2)
-    monitor.seen(new)
-    monitor.replace([])
+    monitor.seen(ETCD_CONNECTIONS, new)
+    monitor.replace(ETCD_CONNECTIONS, [])
     assert [ref.name for ref, _ in monitor.measurements()] == ["etcd"]
-    monitor.replace([connection("https://one:2379", 1)])
-    assert monitor._following.find("c").obj is new  # type: ignore[union-attr]  # known to be there
-    monitor.replace([])
+    monitor.replace(ETCD_CONNECTIONS, [connection("https://one:2379", 1)])
+    assert monitor.find("c").obj is new  # type: ignore[union-attr]  # known to be there
+    monitor.replace(ETCD_CONNECTIONS, [])
     assert len(monitor.measurements()) == 1
-    monitor.replace([])
+    monitor.replace(ETCD_CONNECTIONS, [])
     assert monitor.measurements() == []

@@ -30,19 +30,22 @@ class Store:
             self.away -= 1
             raise Unavailable("away")
 
-    async def read(self, timeout: float) -> dict[str, Any]:
+    async def get(self, *_: Any, timeout: float) -> dict[str, Any]:
         self._check()
         if self.lease is None:
             raise NotFound("none")
         return copy.deepcopy(self.lease)
 
-    async def create(self, spec: dict[str, Any], timeout: float) -> dict[str, Any]:
+    async def create(self, *given: Any, timeout: float) -> dict[str, Any]:
         self._check()
         if self.lease is not None:
             raise Conflict("exists")
-        return self._store({"metadata": {"name": "lease", "uid": self.uid}, "spec": spec})
+        made = copy.deepcopy(given[-1])
+        made["metadata"]["uid"] = self.uid
+        return self._store(made)
 
-    async def update(self, lease: dict[str, Any], timeout: float) -> dict[str, Any]:
+    async def replace(self, *given: Any, timeout: float) -> dict[str, Any]:
+        lease = copy.deepcopy(given[-1])
         self._check()
         if self.lease is None:
             raise NotFound("none")
@@ -62,7 +65,7 @@ def elector(
 ) -> Elector:
     told = changes if changes is not None else []
     return Elector(
-        store,
+        store,  # type: ignore[arg-type]  # a stand-in of its shape
         namespace="ns",
         name="lease",
         identity=identity,
@@ -184,8 +187,8 @@ async def test_a_renewal_that_is_answered_after_the_deadline_does_not_bring_it_b
     """It counts from when it was sent, so that for a moment in between nobody led."""
 
     class Slow(Store):
-        async def update(self, lease: dict[str, Any], timeout: float) -> dict[str, Any]:
-            written = await super().update(lease, timeout)
+        async def replace(self, *given: Any, timeout: float) -> dict[str, Any]:
+            written = await super().replace(*given, timeout=timeout)
             clock.seconds += 9.0
             return written
 
@@ -202,9 +205,9 @@ async def test_a_slow_renewal_counts_from_when_it_was_sent() -> None:
     store, clock = Store(), FakeClock()
     first = elector(store, clock)
 
-    async def slow(spec: dict[str, Any], timeout: float) -> dict[str, Any]:
+    async def slow(*given: Any, timeout: float) -> dict[str, Any]:
         clock.seconds += 9.0
-        return await Store.create(store, spec, timeout)
+        return await Store.create(store, *given, timeout=timeout)
 
     store.create = slow  # type: ignore[method-assign]
     await first.acquire()
@@ -221,7 +224,7 @@ async def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     assert store.lease is not None
     thief = copy.deepcopy(store.lease)
     thief["spec"]["holderIdentity"] = "b"
-    await store.update(thief, 1.0)
+    await store.replace(thief, timeout=1.0)
     with pytest.raises(LeadershipLost, match="somebody else"):
         await first.hold()
     assert clock.seconds == TIMING.retry_period
@@ -256,7 +259,7 @@ async def test_it_is_released_also_when_the_answer_to_the_last_renewal_was_lost(
     first = elector(store, clock, "a")
     await first.acquire()
     assert store.lease is not None
-    await store.update(copy.deepcopy(store.lease), 1.0)
+    await store.replace(store.lease, timeout=1.0)
     await first.release()
     await elector(store, clock, "b").acquire()
     assert clock.seconds == 0.0
@@ -269,7 +272,7 @@ async def test_releasing_takes_nothing_from_whoever_has_it_now() -> None:
     assert store.lease is not None
     thief = copy.deepcopy(store.lease)
     thief["spec"]["holderIdentity"] = "b"
-    await store.update(thief, 1.0)
+    await store.replace(thief, timeout=1.0)
     await first.release()
     assert store.lease["spec"]["holderIdentity"] == "b"
 

@@ -11,7 +11,7 @@ import pytest
 from etcdmaint.defrag.run import Phase
 from etcdmaint.kube.client import Rejected
 from etcdmaint.kube.inventory import RunInventory, read_run
-from etcdmaint.kube.resources import ETCD_CONNECTIONS, ETCD_DEFRAGS
+from etcdmaint.kube.resources import ETCD_CONNECTIONS, ETCD_DEFRAGS, Resource
 from etcdmaint.kube.resync import Resync
 from tests.unit.kube.fakes import EPOCH, FakeApi, FakeClock, FakeFence
 
@@ -71,13 +71,13 @@ class Enough(Exception):
 
 
 class Listed:
-    """Takes what is listed, with or without the kind before it."""
+    """Takes what is listed."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def replace(self, *arguments: Any) -> None:
-        self.names = [obj["metadata"]["name"] for obj in arguments[-1]]
+    def replace(self, _: Resource, objects: Sequence[Any]) -> None:
+        self.names = [obj["metadata"]["name"] for obj in objects]
 
 
 class Scene:
@@ -90,13 +90,11 @@ class Scene:
         self.connections = Listed()
         self.active: set[str] = set()
         self.resync = Resync(
-            self.api,  # type: ignore[arg-type]
-            self.inventory,
-            self.connections,
-            Listed(),
-            Listed(),
-            fence or FakeFence(),
-            self.clock,
+            api=self.api,  # type: ignore[arg-type]
+            inventory=self.inventory,
+            followers={ETCD_CONNECTIONS: (self.connections, Listed())},  # type: ignore[dict-item]
+            fence=fence or FakeFence(),
+            clock=self.clock,
             active=lambda: self.active,
             namespaces=namespaces,
         )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from etcdmaint.api.conditions import find_condition
 from etcdmaint.defrag.run import IN_FLIGHT, MemberRow, Outcome, Phase, Role, RunState
-from etcdmaint.kube.status import merge_patch, read_state, rows_lack_ids, write_state
+from etcdmaint.kube.status import read_state, rows_lack_ids, write_state
+from etcdmaint.kube.verdict import merge_patch
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 LATER = datetime(2026, 3, 4, 5, 9, 7, tzinfo=UTC)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from etcdmaint.compression.policy import Stage, problems
-from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.storage_compression_gate import (
     ServerVersion,
     may_publish,
     read_version,
     supported,
 )
+from etcdmaint.kube.verdict import Verdict
 from tests.unit.api.compression_cases import KEP_SAMPLE, entry
 from tests.unit.kube.test_storage_compression_file import file_of
 

@@ -21,7 +21,7 @@ from etcdmaint.kube.client import Forbidden, NotFound
 from etcdmaint.kube.resources import COMPRESSIONS, ObjectRef
 from etcdmaint.kube.storage_compression import CompressionMonitor
 from etcdmaint.kube.storage_compression_identity import Standing
-from etcdmaint.kube.storage_compression_look import CompressionPace
+from etcdmaint.kube.storage_compression_subject import CompressionPace, CompressionParts
 from tests.unit.api.compression_cases import KEP_SAMPLE, entry
 from tests.unit.kube.fakes import EPOCH, FakeClock, FakeFence
 from tests.unit.kube.test_storage_compression_gate import V1_37
@@ -103,17 +103,19 @@ class Counts:
 class House:
     """A monitor with everything around it."""
 
-    def __init__(self, etcds: Etcds | None = None) -> None:
-        self.api, self.events, self.lost = StoringApi(), Events(), Lost()
+    def __init__(self, etcds: Etcds | None = None, api: StoringApi | None = None) -> None:
+        self.api, self.events, self.lost = api or StoringApi(), Events(), Lost()
         self.counts, self.clock = Counts(), FakeClock()
         self.monitor = CompressionMonitor(
-            self.api,  # type: ignore[arg-type]
-            etcds or self.lost,  # type: ignore[arg-type]  # a stand-in of its shape
-            self.events,  # type: ignore[arg-type]
-            FakeFence(),
-            self.clock,
-            instrumentation=self.counts,
-            pace=CompressionPace(interval=0.01, retry=0.01, rpc_timeout=0.05),
+            CompressionParts(
+                api=self.api,  # type: ignore[arg-type]
+                clusters=etcds or self.lost,  # type: ignore[arg-type]  # a stand-in of its shape
+                events=self.events,  # type: ignore[arg-type]
+                fence=FakeFence(),
+                clock=self.clock,
+                instrumentation=self.counts,
+                pace=CompressionPace(interval=0.01, retry=0.01, rpc_timeout=0.05),
+            )
         )
 
     def put(self, name: str = "policy", spec: Any = NOTHING, **metadata: Any) -> dict[str, Any]:
@@ -135,11 +137,16 @@ class House:
         before = self.api.objects[COMPRESSIONS.plural, "ns", "policy"]
         obj = self.put(spec=spec, generation=generation, uid=before["metadata"]["uid"], **metadata)
         obj["status"] = before.get("status", {})
-        self.monitor.seen(obj)
+        self.monitor.seen(COMPRESSIONS, obj)
 
     def start(self) -> None:
         self.monitor.replace(
-            [obj for (plural, *_), obj in self.api.objects.items() if plural == COMPRESSIONS.plural]
+            COMPRESSIONS,
+            [
+                obj
+                for (plural, *_), obj in self.api.objects.items()
+                if plural == COMPRESSIONS.plural
+            ],
         )
 
     def said(self, kind: str, name: str = "policy") -> tuple[str, str]:
@@ -211,7 +218,7 @@ async def test_a_policy_without_compression_is_published_and_then_costs_nothing(
 
 async def test_nothing_begins_before_it_is_known_what_there_is(house: House) -> None:
     """R127: else the younger of two could publish first."""
-    house.monitor.seen(house.put())
+    house.monitor.seen(COMPRESSIONS, house.put())
     await a_few_looks()
     assert house.api.writes == []
     house.start()
@@ -270,12 +277,12 @@ async def test_a_change_is_followed_and_a_fault_leaves_the_file_as_it_is(house: 
     await until(lambda: house.said("Published")[0] == "True")
     first = house.api.config_map["data"]
     obj = house.put(spec=entry(algorithm="None", minSize=63), generation=2, uid="uid-policy")
-    house.monitor.seen(obj)
+    house.monitor.seen(COMPRESSIONS, obj)
     await until(lambda: house.said("Valid") == ("False", "InvalidSpec"))
     assert house.said("Published") == ("False", "InvalidSpec")
     assert house.api.config_map["data"] == first
     obj = house.put(spec=entry(algorithm="None", minSize=64), generation=3, uid="uid-policy")
-    house.monitor.seen(obj)
+    house.monitor.seen(COMPRESSIONS, obj)
     await until(lambda: house.said("Valid") == ("True", "Valid"))
     assert house.api.config_map["data"] != first
     assert ("policy", "InvalidSpec") in house.events.posted
@@ -299,17 +306,7 @@ async def test_secrets_are_warned_of_by_one_event_also_across_a_restart(house: H
     await until(lambda: house.said("Valid") == ("True", "SecretsSelected"))
     await a_few_looks()
     assert house.events.posted.count(("policy", "SecretsSelected")) == 1
-    again = House()
-    again.api = house.api
-    again.monitor = CompressionMonitor(
-        again.api,  # type: ignore[arg-type]
-        again.lost,  # type: ignore[arg-type]  # a stand-in of its shape
-        again.events,  # type: ignore[arg-type]
-        FakeFence(),
-        FakeClock(),
-        instrumentation=again.counts,
-        pace=CompressionPace(interval=0.01, retry=0.01),
-    )
+    again = House(api=house.api)
     again.start()
     async with running(again):
         await a_few_looks()
@@ -502,16 +499,18 @@ async def test_a_file_is_not_said_to_be_for_an_etcd_that_nobody_has_reached(
 
 
 async def test_a_list_that_is_older_than_the_watch_takes_nothing_away(house: House) -> None:
-    """The API is asked where the two disagree."""
+    """The API is asked; whoever is really gone is found out without a list."""
     house.start()
-    house.monitor.seen(house.put())
+    house.monitor.seen(COMPRESSIONS, house.put())
     await until(lambda: house.said("Published")[0] == "True")
-    house.monitor.replace([])
+    house.monitor.replace(COMPRESSIONS, [])
     await a_few_looks()
     assert len(house.monitor.statuses()) == 1
-    house.monitor.seen(house.put(generation=2, deletionTimestamp="2026-11-30T12:00:00Z"))
+    house.monitor.seen(
+        COMPRESSIONS, house.put(generation=2, deletionTimestamp="2026-11-30T12:00:00Z")
+    )
     del house.api.objects[COMPRESSIONS.plural, "ns", "policy"]
-    house.monitor.replace([])
+    house.monitor.replace(COMPRESSIONS, [])
     await until(lambda: not house.monitor.statuses())
 
 
@@ -521,9 +520,11 @@ async def test_a_list_that_is_older_than_the_watch_brings_nothing_back(house: Ho
     gone = house.put("gone")
     del house.api.objects[COMPRESSIONS.plural, "ns", "gone"]
     older = copy.deepcopy(house.put())
-    house.monitor.seen(house.put(generation=2, spec=entry(algorithm="None", minSize=64)))
+    house.monitor.seen(
+        COMPRESSIONS, house.put(generation=2, spec=entry(algorithm="None", minSize=64))
+    )
     await until(lambda: house.said("Published")[0] == "True")
-    house.monitor.replace([gone, older])
+    house.monitor.replace(COMPRESSIONS, [gone, older])
     await until(lambda: len(house.monitor.statuses()) == 1)
     await a_few_looks()
     assert house.maps == ["policy-storage-compression"]

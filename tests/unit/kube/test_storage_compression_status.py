@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etcdmaint.api.compression import AuditStatus, compression_status
+from etcdmaint.api.compression import AuditStatus, StorageCompressionStatus, compression_status
 from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.compression.audit import Audit
 from etcdmaint.compression.census import Census
@@ -16,13 +16,9 @@ from etcdmaint.compression.frame import encode
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.walk import Progress
 from etcdmaint.etcd.entries import Entry
-from etcdmaint.kube.measurement import Verdict
-from etcdmaint.kube.storage_compression_status import (
-    Findings,
-    damage,
-    summarize,
-    write_findings,
-)
+from etcdmaint.kube.storage_compression_counts import damage, summarize
+from etcdmaint.kube.storage_compression_verdicts import Findings, write_findings
+from etcdmaint.kube.verdict import Verdict
 from tests.unit.kube.test_storage_compression_identity import protobuf
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -186,7 +182,8 @@ def test_damage_names_resources_and_how_many() -> None:
 def findings(**changes: Any) -> Findings:
     verdicts = dict.fromkeys(CompressionCondition, Verdict(True, "Fine", "as it should be"))
     audit = counted({**of("pods", 2), **of("secrets", 1, b"k8s:enc:aescbc:v1:key1:x")})
-    return Findings(**{"verdicts": verdicts, "cluster_id": 1, "last_audit": audit, **changes})
+    status = {"cluster_id": 1, "last_audit": audit, **changes}
+    return Findings(verdicts, StorageCompressionStatus(**status))
 
 
 def applied(obj: dict[str, Any], patch: Any) -> dict[str, Any]:

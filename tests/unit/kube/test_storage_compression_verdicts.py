@@ -10,10 +10,10 @@ import pytest
 from etcdmaint.api.compression import AuditStatus
 from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.errors import ClusterNotFound, EtcdmaintError, MemberUnreachable
-from etcdmaint.kube.measurement import Verdict
 from etcdmaint.kube.storage_compression_file import read_configuration
 from etcdmaint.kube.storage_compression_identity import Standing
 from etcdmaint.kube.storage_compression_verdicts import Situation, refusal, verdicts
+from etcdmaint.kube.verdict import Verdict
 from tests.unit.api.compression_cases import KEP_SAMPLE, entry
 from tests.unit.api.test_specs import stored
 from tests.unit.kube.test_storage_compression_gate import server

@@ -8,28 +8,21 @@ with many values, never for few values of a form, and no key and no name of an o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from etcdmaint.api.compression import (
-    ApiServerStatus,
     AuditStatus,
     EncryptionCount,
     FormCount,
     ResourceCount,
-    StorageCompressionStatus,
-    compression_status,
 )
-from etcdmaint.api.conditions import set_condition
-from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.compression.audit import Audit
 from etcdmaint.compression.census import OTHERS, Row
 from etcdmaint.compression.contents import Content
 from etcdmaint.compression.resources import shown
-from etcdmaint.kube.client import Json
-from etcdmaint.kube.measurement import Verdict
+from etcdmaint.kube.verdict import Verdict
 
 MOST_RESOURCES: Final = 100
 MOST_KEYS: Final = 20
@@ -38,46 +31,6 @@ ENOUGH_VALUES: Final = 100
 
 _LONGEST: Final = 253
 _TOLD = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """Everything that there is to say; the verdicts become conditions."""
-
-    verdicts: Mapping[CompressionCondition, Verdict]
-    cluster_id: int | None = None
-    config_map: str | None = None
-    hash: str | None = None
-    api_server: ApiServerStatus | None = None
-    last_audit: AuditStatus | None = None
-
-
-def write_findings(obj: Mapping[str, Any], findings: Findings, now: datetime) -> Json | None:
-    """The merge patch of the status that says this, None where nothing would change."""
-    generation = int(obj.get("metadata", {}).get("generation") or 0)
-    conditions: Sequence[Any] = compression_status(obj).conditions
-    for condition in CompressionCondition:
-        verdict = findings.verdicts[condition]
-        conditions = set_condition(
-            conditions,
-            condition,
-            verdict.status,
-            verdict.reason,
-            verdict.message,
-            generation,
-            now,
-        )
-    status = StorageCompressionStatus(
-        observed_generation=generation,
-        cluster_id=findings.cluster_id,
-        config_map=findings.config_map,
-        hash=findings.hash,
-        api_server=findings.api_server,
-        last_audit=findings.last_audit,
-        conditions=tuple(conditions),
-    )
-    before = obj.get("status")
-    return _patch(before if isinstance(before, Mapping) else {}, status.to_wire()) or None
 
 
 def summarize(audit: Audit, cluster_id: int, started: datetime, completed: datetime) -> AuditStatus:
@@ -191,25 +144,3 @@ def _count(name: str, rows: Sequence[Row]) -> ResourceCount:
 def _text(text: str) -> str:
     """What was read from a key or a value, fit to be written: printable, and not long."""
     return shown(text.encode("utf-8", "surrogateescape"))[:_LONGEST]
-
-
-def _patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Json:
-    """The merge patch from one object to the other, with null for what is there no more."""
-    patch: Json = {key: None for key in before if key not in after}
-    for key, value in after.items():
-        old = before.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            if inner := _patch(old, value):
-                patch[key] = inner
-        elif old != value:
-            patch[key] = value
-    return patch
-
-
-__all__ = [
-    "Findings",
-    "damage",
-    "form_name",
-    "summarize",
-    "write_findings",
-]

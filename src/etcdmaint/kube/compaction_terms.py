@@ -1,7 +1,8 @@
-"""What is told of compaction on an EtcdConnection: from a compactor's view to a status, and when to write.
+"""What an object asks of compaction, and what is told of it there.
 
-Pure. The status lives in an etcd that is to stay small: a condition is written when it turns, the
-figures with it or every ten minutes; exact ones are on /metrics.
+An EtcdConnection asks by its spec and is told by its status; somebody else's EtcdCluster asks by our
+annotation, and nothing is ever written to it. Pure. The status lives in an etcd that is to stay small: a
+condition is written when it turns, the figures with it or every ten minutes; exact ones are on /metrics.
 """
 
 from __future__ import annotations
@@ -11,16 +12,52 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from etcdmaint.api.conditions import find_condition, set_condition
-from etcdmaint.api.connection import CompactionStatus, EtcdConnectionStatus
+from etcdmaint.api.conditions import find_condition
+from etcdmaint.api.connection import (
+    CompactionStatus,
+    EtcdConnectionStatus,
+    connection_status,
+    parse_connection,
+)
+from etcdmaint.api.fields import parse_compaction_interval
+from etcdmaint.api.names import COMPACTION_INTERVAL_ANNOTATION, PAUSED_ANNOTATION
 from etcdmaint.api.vocabulary import ConnectionCondition
 from etcdmaint.compaction.knowledge import View
 from etcdmaint.errors import EtcdmaintError, PermissionDenied, SpaceExceeded
 from etcdmaint.kube.client import Json
-from etcdmaint.kube.measurement import Verdict
+from etcdmaint.kube.resources import ETCD_CONNECTIONS, Resource
+from etcdmaint.kube.verdict import Verdict, with_verdicts
 from etcdmaint.quantities import format_duration
 
 STALLED: Final = "CompactionStalled"
+
+_FIELD = f"metadata.annotations[{COMPACTION_INTERVAL_ANNOTATION}]"
+
+
+def asks(resource: Resource, obj: Json) -> bool:
+    """Whether the object says anything about compaction, be it sensible or not."""
+    return _raw(resource, obj) is not None
+
+
+def read_interval(resource: Resource, obj: Json) -> float:
+    """Seconds between two compactions, 0 for none. Raises InvalidInput with the field."""
+    if resource is ETCD_CONNECTIONS:
+        compaction = parse_connection(obj).spec.compaction
+        return compaction.interval if compaction else 0.0
+    raw = _raw(resource, obj)
+    return 0.0 if raw is None else parse_compaction_interval(raw, _FIELD)
+
+
+def wish(resource: Resource, obj: Json) -> tuple[object, ...]:
+    """What of the object makes a difference here: equal wishes need no second look."""
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return (
+        _raw(resource, obj),
+        annotations.get(PAUSED_ANNOTATION),
+        metadata.get("deletionTimestamp"),
+        metadata.get("generation") if resource is ETCD_CONNECTIONS else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +96,13 @@ def paused() -> Account:
 
 def is_stalled(obj: Mapping[str, Any]) -> bool:
     """Whether the object says already that compaction has stalled."""
-    found = find_condition(_status(obj).conditions, ConnectionCondition.COMPACTING) or {}
+    found = find_condition(connection_status(obj).conditions, ConnectionCondition.COMPACTING) or {}
     return found.get("status") == "False" and found.get("reason") == STALLED
 
 
 def says_something(obj: Mapping[str, Any]) -> bool:
     """Whether the status tells of compaction at all."""
-    status = _status(obj)
+    status = connection_status(obj)
     found = find_condition(status.conditions, ConnectionCondition.COMPACTING)
     return found is not None or status.compaction is not None
 
@@ -78,23 +115,14 @@ def write_account(
     `account` None: nobody asks for compaction any more, and nothing is told of it. `stale`: the figures
     were written long ago.
     """
-    before = _status(obj)
+    before = connection_status(obj)
     if account is None:
         if not says_something(obj):
             return None
         kept = [c for c in before.conditions if c.get("type") != ConnectionCondition.COMPACTING]
         return {"conditions": kept, "compaction": None}
-    verdict = account.verdict
-    generation = int(obj.get("metadata", {}).get("generation") or 0)
-    conditions = set_condition(
-        before.conditions,
-        ConnectionCondition.COMPACTING,
-        verdict.status,
-        verdict.reason,
-        verdict.message,
-        generation,
-        now,
-    )
+    verdicts = {ConnectionCondition.COMPACTING: account.verdict}
+    conditions = with_verdicts(before.conditions, verdicts, obj, now)
     old = find_condition(before.conditions, ConnectionCondition.COMPACTING) or {}
     new = find_condition(conditions, ConnectionCondition.COMPACTING) or {}
     turned = any(old.get(key) != new.get(key) for key in ("status", "reason", "observedGeneration"))
@@ -103,6 +131,16 @@ def write_account(
         return None
     figures = EtcdConnectionStatus(compaction=account.figures).to_wire().get("compaction")
     return {"conditions": conditions, "compaction": figures}
+
+
+def _raw(resource: Resource, obj: Json) -> str | None:
+    if resource is ETCD_CONNECTIONS:
+        spec = obj.get("spec")
+        compaction = spec.get("compaction") if isinstance(spec, dict) else None
+        return None if compaction is None else str(compaction)
+    annotations = obj["metadata"].get("annotations") or {}
+    found = annotations.get(COMPACTION_INTERVAL_ANNOTATION)
+    return None if found is None else str(found)
 
 
 def _judge(view: View, user: str) -> Verdict:
@@ -142,8 +180,3 @@ def _explained(error: EtcdmaintError, user: str) -> str:
 
 def _nothing_for(interval: float) -> str:
     return f"nothing was compacted for more than two intervals of {format_duration(interval)}"
-
-
-def _status(obj: Mapping[str, Any]) -> EtcdConnectionStatus:
-    status = obj.get("status")
-    return EtcdConnectionStatus.model_validate(dict(status) if isinstance(status, Mapping) else {})
