@@ -65,10 +65,19 @@ from typing import ClassVar
 
 
 class EtcdmaintError(Exception):
-    """The root: never raised itself."""
+    """The root: never raised itself.
+
+    `reason` is the name of the class, unless the class says another word.
+    """
 
     reason: ClassVar[str] = "Error"
     retryable: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, retryable: bool | None = None) -> None:
+        if "reason" not in vars(cls):
+            cls.reason = cls.__name__
+        if retryable is not None:
+            cls.retryable = retryable
 
 
 class InvalidInput(EtcdmaintError, ValueError):
@@ -86,36 +95,24 @@ class InvalidInput(EtcdmaintError, ValueError):
         self.fault = fault
 
 
-class ClusterNotFound(EtcdmaintError):
+class ClusterNotFound(EtcdmaintError, retryable=True):
     """A clusterRef that names no object."""
 
-    reason = "ClusterNotFound"
-    retryable = True
 
-
-class ClusterNotReady(EtcdmaintError):
+class ClusterNotReady(EtcdmaintError, retryable=True):
     """The cluster exists but cannot be dialled yet: `reason` says in which state it is."""
-
-    reason = "ClusterNotReady"
-    retryable = True
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason  # type: ignore[misc]  # each state has its own word
 
 
-class CredentialsUnavailable(EtcdmaintError):
+class CredentialsUnavailable(EtcdmaintError, retryable=True):
     """A Secret is missing, lacks a key, or holds something that is no credential."""
 
-    reason = "CredentialsUnavailable"
-    retryable = True
 
-
-class ClusterNotHealthy(EtcdmaintError):
+class ClusterNotHealthy(EtcdmaintError, retryable=True):
     """The gate says not now. `reason` names the check, `member` whom it is about ("" = the cluster)."""
-
-    reason = "ClusterNotHealthy"
-    retryable = True
 
     def __init__(self, reason: str, message: str, *, member: str = "") -> None:
         super().__init__(message)
@@ -126,26 +123,19 @@ class ClusterNotHealthy(EtcdmaintError):
 class UnsafeEtcdVersion(EtcdmaintError):
     """Defragmenting this etcd release is known to lose data."""
 
-    reason = "UnsafeEtcdVersion"
-
 
 class LeadershipLost(EtcdmaintError):
     """The leader Lease, or the slot in etcd, is not ours any more: this process must not act."""
-
-    reason = "LeadershipLost"
 
 
 class SlotLost(LeadershipLost):
     """The cluster's slot has expired, was removed or was taken: the run may not go on."""
 
-    reason = "SlotLost"
 
-
-class SlotHeld(EtcdmaintError):
+class SlotHeld(EtcdmaintError, retryable=True):
     """Somebody else holds the cluster's slot."""
 
     reason = "Queued"
-    retryable = True
 
     def __init__(self, message: str, *, holder: str) -> None:
         super().__init__(message)
@@ -155,14 +145,11 @@ class SlotHeld(EtcdmaintError):
 class ForeignDefragmentation(EtcdmaintError):
     """A member was defragmented by somebody else while this run went without a slot."""
 
-    reason = "ForeignDefragmentation"
 
-
-class StopRequested(EtcdmaintError):
+class StopRequested(EtcdmaintError, retryable=True):
     """Asked to stop; raised between two steps, never inside one."""
 
     reason = "Stopped"
-    retryable = True
 
 
 class EtcdError(EtcdmaintError):
@@ -183,77 +170,48 @@ class EtcdError(EtcdmaintError):
         self.endpoint = endpoint
 
 
-class MemberUnreachable(EtcdError):
+class MemberUnreachable(EtcdError, retryable=True):
     """No connection could be made: nothing was carried out."""
-
-    reason = "MemberUnreachable"
-    retryable = True
 
 
 class TLSFailed(MemberUnreachable):
     """The TLS handshake failed; the message says how."""
 
-    reason = "TLSFailed"
 
-
-class ConnectionLost(EtcdError):
+class ConnectionLost(EtcdError, retryable=True):
     """The connection broke in mid-call: the server may have carried it out, or still be at it."""
 
-    reason = "ConnectionLost"
-    retryable = True
 
-
-class RPCTimeout(EtcdError):
+class RPCTimeout(EtcdError, retryable=True):
     """No answer within the deadline: the server may have carried it out, or still be at it."""
-
-    reason = "RPCTimeout"
-    retryable = True
 
 
 class WrongMember(EtcdError):
     """Another member, or a member of another cluster, answered at this address."""
 
-    reason = "WrongMember"
-
 
 class NotEtcd(EtcdError):
     """Whatever answers at this address does not speak etcd's protocol."""
 
-    reason = "NotEtcd"
 
-
-class NoLeader(EtcdError):
+class NoLeader(EtcdError, retryable=True):
     """The cluster has no leader, or no quorum to answer with."""
 
-    reason = "NoLeader"
-    retryable = True
 
-
-class NotLeader(EtcdError):
+class NotLeader(EtcdError, retryable=True):
     """Only the leader answers this, and the member asked is not it."""
-
-    reason = "NotLeader"
-    retryable = True
 
 
 class BadTransferee(EtcdError):
     """Leadership cannot be moved to that member."""
 
-    reason = "BadTransferee"
 
-
-class ProposalDropped(EtcdError):
+class ProposalDropped(EtcdError, retryable=True):
     """The proposal was lost in a change of leader; it was not carried out."""
 
-    reason = "ProposalDropped"
-    retryable = True
 
-
-class TooManyRequests(EtcdError):
+class TooManyRequests(EtcdError, retryable=True):
     """The member is too far behind to take more."""
-
-    reason = "TooManyRequests"
-    retryable = True
 
 
 class LearnerRefused(EtcdError):
@@ -262,17 +220,14 @@ class LearnerRefused(EtcdError):
     reason = "Learner"
 
 
-class SpaceExceeded(EtcdError):
+class SpaceExceeded(EtcdError, retryable=True):
     """The NOSPACE alarm is armed: etcd takes no write."""
 
     reason = "NoSpaceAlarm"
-    retryable = True
 
 
 class NoDiskSpace(EtcdError):
     """The member's disk is full: it will exit at its next write."""
-
-    reason = "NoDiskSpace"
 
 
 class ClusterCorrupt(EtcdError):
@@ -286,8 +241,6 @@ class RevisionCompacted(EtcdError):
 
     `compact_revision` is the oldest that is left, 0 where etcd did not say (only a watch is told).
     """
-
-    reason = "RevisionCompacted"
 
     def __init__(
         self,
@@ -305,56 +258,37 @@ class RevisionCompacted(EtcdError):
 class FutureRevision(EtcdError):
     """The revision asked for is yet to come: this etcd is younger than the one who asks remembers."""
 
-    reason = "FutureRevision"
-
 
 class LeaseNotFound(EtcdError):
     """The lease has expired or was revoked."""
-
-    reason = "LeaseNotFound"
 
 
 class MessageTooLarge(EtcdError):
     """The request or the answer is larger than one of the two sides takes."""
 
-    reason = "MessageTooLarge"
-
 
 class RPCUnsupported(EtcdError):
     """This etcd release does not have the RPC."""
-
-    reason = "RPCUnsupported"
 
 
 class AuthenticationFailed(EtcdError):
     """etcd does not know this user or refuses the password."""
 
-    reason = "AuthenticationFailed"
-
 
 class AuthenticationRequired(EtcdError):
     """etcd's auth is on and no credentials were given."""
-
-    reason = "AuthenticationRequired"
 
 
 class AuthNotEnabled(EtcdError):
     """Credentials were given, but etcd's auth is off."""
 
-    reason = "AuthNotEnabled"
 
-
-class TokenExpired(EtcdError):
+class TokenExpired(EtcdError, retryable=True):
     """The token is not valid any more; logging in again gives a new one."""
-
-    reason = "TokenExpired"
-    retryable = True
 
 
 class PermissionDenied(EtcdError):
     """The user is known but may not do this."""
-
-    reason = "PermissionDenied"
 
 
 class RPCFailed(EtcdError):
@@ -367,7 +301,6 @@ class EncryptionError(EtcdmaintError):
     Its text names providers and keys, never a byte of a key or of a value.
     """
 
-    reason = "EncryptionError"
     corrupt: ClassVar[bool] = False
 
 
@@ -378,8 +311,6 @@ class EncryptionKeyMissing(EncryptionError):
     are empty for a value that is not encrypted at all, where the configuration lacks identity.
     """
 
-    reason = "EncryptionKeyMissing"
-
     def __init__(self, message: str, *, provider: str = "", key_name: str = "") -> None:
         super().__init__(message)
         self.provider = provider
@@ -389,8 +320,6 @@ class EncryptionKeyMissing(EncryptionError):
 class KmsRefused(EncryptionKeyMissing):
     """The KMS plugin answers, but does not open this value's data key: gone, or disabled."""
 
-    reason = "KmsRefused"
-
 
 class DecryptionFailed(EncryptionError):
     """A key that is meant for this value does not open it.
@@ -399,47 +328,35 @@ class DecryptionFailed(EncryptionError):
     authenticated) lies under another etcd key than it was written to. Nothing can tell these apart.
     """
 
-    reason = "DecryptionFailed"
     corrupt = True
 
 
-class KmsUnavailable(EncryptionError):
+class KmsUnavailable(EncryptionError, retryable=True):
     """The KMS plugin cannot be reached, answers too late, or answers what it must not."""
-
-    reason = "KmsUnavailable"
-    retryable = True
 
 
 class EncryptionUnsupported(EncryptionError):
     """The provider that would have to write is one that this package only reads (kms v1)."""
 
-    reason = "EncryptionUnsupported"
-
 
 class FrameError(EtcdmaintError):
     """A stored value is no readable frame (KEP-6264, Error handling)."""
 
-    reason = "FrameError"
     corrupt: ClassVar[bool] = False
 
 
 class ChecksumMismatch(FrameError):
     """The bytes are damaged: corruption, the only class in which the value itself is at fault."""
 
-    reason = "ChecksumMismatch"
     corrupt = True
 
 
 class UnsupportedAlgorithm(FrameError):
     """An intact frame with an algorithm that this release does not know: version skew."""
 
-    reason = "UnsupportedAlgorithm"
-
 
 class MalformedFrame(FrameError):
     """An intact frame that no writer should have made: a bug somewhere, not corruption."""
-
-    reason = "MalformedFrame"
 
 
 class PlaintextTooLarge(ValueError):
