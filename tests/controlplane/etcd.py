@@ -117,7 +117,7 @@ class EtcdCluster:
         """Where the members really listen."""
         return [member.client_url for member in self.members]
 
-    def leader(self, timeout: float = 10.0) -> Member:
+    def leader(self, timeout: float = 30.0) -> Member:
         """The member that the answering members agree is the leader; waits for one."""
         return wait_until(self._agreed_leader, "an agreed leader", timeout)
 
@@ -188,6 +188,15 @@ class EtcdCluster:
             member.gateway.log_in_at = door
         self._give_arguments(member, "existing", [*running, member])
         member.start(timeout)
+
+        def listed_by(other: Member) -> bool:
+            answer = other.gateway.post("/v3/cluster/member/list", {"linearizable": False})
+            return member.name in {row.get("name") for row in answer["members"]}
+
+        for other in running:
+            if other.answers and not other.status().is_learner:
+                # Each applies by itself what the new one says of itself.
+                wait_until(partial(listed_by, other), f"{other.name} lists it", timeout)
         return member
 
     def enable_auth(
@@ -232,9 +241,12 @@ class EtcdCluster:
             return
 
         def freed() -> bool:
-            self.leader().gateway.put(f"{prefix}commit".encode(), b"")
+            revision = self.leader().gateway.put(f"{prefix}commit".encode(), b"")
             statuses = [member.status() for member in self.members]
-            return all(s.db_size - s.db_size_in_use >= bytes_deleted * 3 // 4 for s in statuses)
+            return all(
+                s.revision >= revision and s.db_size - s.db_size_in_use >= bytes_deleted * 3 // 4
+                for s in statuses
+            )
 
         wait_until(freed, "compacted on every member", timeout=60.0, pause=0.1)
 
@@ -290,8 +302,7 @@ class EtcdCluster:
                     continue
         if len(named) != 1 or 0 in named:
             return None
-        leader = next((m for m in self.members if m.id in named), None)
-        return leader if leader is not None and leader.answers else None
+        return next((m for m in self.members if m.answers and m.id in named), None)
 
     def __enter__(self) -> Self:
         return self.start()

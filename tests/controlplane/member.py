@@ -88,9 +88,12 @@ class Member:
         """Let it go on after ``pause``."""
         self.server.resume()
 
-    def status(self, timeout: float = 2.0) -> MemberStatus:
+    def status(self, timeout: float = 10.0) -> MemberStatus:
         """Its Maintenance/Status."""
-        return self.gateway.status(timeout)
+        status = self.gateway.status(timeout)
+        # Known from now on, also while it does not answer.
+        self._id = status.member_id
+        return status
 
     def metrics(self) -> dict[str, float]:
         """Its /metrics: name with labels to value."""

@@ -47,7 +47,7 @@ def hold_snapshot(member: Member) -> Iterator[None]:
 def _connect(gateway: Gateway) -> socket.socket:
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-    plain.settimeout(10.0)
+    plain.settimeout(30.0)
     plain.connect((gateway.host, gateway.port))
     context = gateway.context
     return context.wrap_socket(plain, server_hostname=gateway.host) if context else plain
@@ -81,7 +81,7 @@ def _wait_stalled(member: Member, before: int) -> None:
         last, sent = sent, _sent_messages(member)
         return sent == last
 
-    wait_until(stalled, "a stalled snapshot", 10.0, pause=0.05)
+    wait_until(stalled, "a stalled snapshot", 30.0, pause=0.05)
 
 
 def _open_snapshots(member: Member) -> int:

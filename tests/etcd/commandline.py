@@ -63,7 +63,7 @@ class HeldDefrag:
         assert self._process.stderr is not None
         self._reader = threading.Thread(target=self._errors.extend, args=[self._process.stderr])
         self._reader.start()
-        name = wait_until(self._turn, "a member's turn", 20.0)
+        name = wait_until(self._turn, "a member's turn", 60.0)
         self.member: Member = next(m for m in cluster.members if m.name == name)
 
     def _turn(self) -> str:
@@ -81,7 +81,7 @@ class HeldDefrag:
     def send_the_rpc(self) -> None:
         """Let it go on, and wait until etcd defragments."""
         (self._folder / "go").touch()
-        wait_until(self.member.defragmenting, "a defragmentation in flight", 10.0)
+        wait_until(self.member.defragmenting, "a defragmentation in flight", 30.0)
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
         """Ctrl-C."""
@@ -89,9 +89,9 @@ class HeldDefrag:
 
     def wait_said(self, words: str) -> None:
         """Wait until it has said so."""
-        wait_until(lambda: words in self.errors, words, 10.0)
+        wait_until(lambda: words in self.errors, words, 30.0)
 
-    def ended(self, timeout: float = 20.0) -> tuple[int, str]:
+    def ended(self, timeout: float = 60.0) -> tuple[int, str]:
         """Its exit code and what it wrote to standard output."""
         code = self._process.wait(timeout)
         self._reader.join()

@@ -45,7 +45,7 @@ def client_of(member: Member, access: Access | None = None, **options: Any) -> M
     return MemberClient(at(member), access or Access(), **options)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
     """Wait for a condition; fail if it does not come true."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110

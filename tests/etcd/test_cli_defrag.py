@@ -124,7 +124,7 @@ def test_exit_3_when_a_member_hangs_and_nothing_is_touched(
     """D10, D19."""
     hanging = cluster.followers()[0]
     hanging.pause()
-    said = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=500ms")
+    said = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=2s")
     hanging.resume()
     assert said.code == 3
     told = said.err.splitlines()[-1]
@@ -148,7 +148,7 @@ def test_waiting_outlasts_a_member_that_comes_back(
             back.start()
 
     monkeypatch.setattr(Progress, "event", event)
-    said = etcdmaint("defrag", endpoints(cluster), "--all", "--wait=30s", "--command-timeout=1s")
+    said = etcdmaint("defrag", endpoints(cluster), "--all", "--wait=60s", "--command-timeout=2s")
     assert back.ident is not None, said.everything
     back.join()
     assert said.code == 0, said.everything
@@ -274,18 +274,18 @@ def test_the_second_signal_leaves_at_once_and_says_what_goes_on(
         run.interrupt()
         run.wait_said("stopping as soon as")
         run.interrupt()
-        code, _ = run.ended(5.0)
+        code, _ = run.ended(20.0)
         assert code == 130
         farewell = run.errors.splitlines()[-1]
         assert f"{run.member.name} ({run.member.client_url})" in farewell
         assert "still being defragmented" in farewell
         assert run.member.defragmenting()
-        again = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=500ms")
+        again = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=2s")
         assert again.code == 3, again.everything
-        status: Any = etcdmaint("status", endpoints(cluster), "--command-timeout=500ms")
+        status: Any = etcdmaint("status", endpoints(cluster), "--command-timeout=2s")
         assert f"at {run.member.name}" in status.out
         snapshot.close()
-    assert etcdmaint("defrag", endpoints(cluster), "--all", "--wait=20s").code == 0
+    assert etcdmaint("defrag", endpoints(cluster), "--all", "--wait=60s").code == 0
     assert [member.defrag_count() for member in cluster.members if member is not run.member] == [
         1,
         1,
@@ -298,7 +298,7 @@ def test_a_second_run_meanwhile_is_told_who_is_at_it(
 ) -> None:
     """D3, D60: two runs never overlap."""
     with held_defrag(cluster, tmp_path) as (run, snapshot):
-        said = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=500ms")
+        said = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=2s")
         assert said.code in (3, 5), said.everything
         assert sum(counts(cluster)) == 0
         snapshot.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from tests.controlplane.certificates import CertificateAuthority
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.gateway import MemberStatus
 from tests.controlplane.processes import wait_until
 from tests.controlplane.stalling import hold_snapshot
 from tests.controlplane.tls import ClusterTls
@@ -54,31 +56,30 @@ def document(etcdmaint: CommandLine, *arguments: str, code: int = 0) -> dict[str
     return found
 
 
-def unchanged(cluster: EtcdCluster, ask: Callable[[], T]) -> T | None:
-    """What was answered, if the members were the same before and afterwards."""
+def unchanged(cluster: EtcdCluster, ask: Callable[[], T]) -> tuple[T, list[MemberStatus]] | None:
+    """What was answered, and what the members were, if that is the same before and afterwards."""
     before = [member.status() for member in cluster.members]
     answer = ask()
-    return answer if [member.status() for member in cluster.members] == before else None
+    after = [member.status() for member in cluster.members]
+    return (answer, after) if after == before else None
 
 
 def test_every_member_is_told_as_etcd_itself_tells_it(
     cluster: EtcdCluster, etcdmaint: CommandLine
 ) -> None:
     # etcd counts what is in use some time after the last write.
-    told = wait_until(
+    told, statuses = wait_until(
         lambda: unchanged(
             cluster, lambda: document(etcdmaint, f"--endpoints={cluster.members[1].client_url}")
         ),
         "members that stay as they are meanwhile",
     )
     assert [member["name"] for member in told["members"]] == ["etcd-0", "etcd-1", "etcd-2"]
-    leader = cluster.leader()
-    for row, member in zip(told["members"], cluster.members, strict=True):
-        status = member.status()
+    for row, member, status in zip(told["members"], cluster.members, statuses, strict=True):
         assert int(row["memberID"], 16) == member.id
         assert row["endpoint"] == member.client_url
         assert row["version"] == status.version
-        assert row["role"] == ("leader" if member is leader else "follower")
+        assert row["role"] == ("leader" if status.leader == member.id else "follower")
         assert row["dbSize"] == status.db_size
         assert row["dbSizeInUse"] == status.db_size_in_use
         assert row["reclaimable"] == status.db_size - status.db_size_in_use
@@ -143,16 +144,22 @@ def test_a_member_that_hangs_is_named_in_time(
     hanging = cluster.followers()[0]
     urls = [member.client_url for member in cluster.members]
     urls.sort(key=lambda url: (url == hanging.client_url) == (who != "the one asked first"))
+    asked = ("status", f"--endpoints={','.join(urls)}", "-o", "json")
     timeouts = ("--dial-timeout=1s", "--command-timeout=1s")
+    etcdmaint(*asked)
+    began = time.monotonic()
+    etcdmaint(*asked)
+    calm = time.monotonic() - began
     hanging.pause()
     try:
         began = time.monotonic()
-        said = etcdmaint("status", f"--endpoints={','.join(urls)}", *timeouts, "-o", "json")
+        said = etcdmaint(*asked, *timeouts)
         took = time.monotonic() - began
     finally:
         hanging.resume()
         cluster.wait_healthy()
-    assert took < 3.0
+    # Both timeouts, and what a busy machine makes of what takes a tenth of a second.
+    assert took < 2.5 + 5 * calm
     assert said.code == 1
     rows = {row["name"]: row for row in json.loads(said.out)["members"]}
     assert rows.pop(hanging.name)["dbSize"] is None
@@ -186,8 +193,8 @@ def test_a_member_in_a_defragmentation_is_told_so(
             target=busy.gateway.post, args=("/v3/maintenance/defragment", body, 60.0)
         )
         call.start()
-        wait_until(busy.defragmenting, "a defragmentation", 10.0)
-        said = etcdmaint("status", endpoints(cluster), "--command-timeout=1s")
+        wait_until(busy.defragmenting, "a defragmentation", 30.0)
+        said = etcdmaint("status", endpoints(cluster), "--command-timeout=2s")
     call.join()
     assert said.code == 1
     row = next(line for line in said.out.splitlines() if line.startswith(busy.name))
@@ -211,8 +218,8 @@ def test_who_holds_the_slot_is_told_although_a_member_hangs(
         told = document(
             etcdmaint,
             endpoints(cluster),
-            "--dial-timeout=500ms",
-            "--command-timeout=1s",
+            "--dial-timeout=2s",
+            "--command-timeout=2s",
             code=1,
         )
     finally:
@@ -374,5 +381,10 @@ def test_status_takes_at_most_twice_as_long_as_importing_grpc_and_rich(
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     seconds(ours)
-    pairs = [(seconds(bare), seconds(ours)) for _ in range(5)]
-    assert min(our for _, our in pairs) <= 2 * min(base for base, _ in pairs)
+    # The least is what it takes; the rest is what caches and a shared core add to it.
+    base = our = math.inf
+    for _ in range(20):
+        base, our = min(base, seconds(bare)), min(our, seconds(ours))
+        if our <= 2 * base:
+            return
+    pytest.fail(f"{our:.3f} s, and {base:.3f} s for importing alone")

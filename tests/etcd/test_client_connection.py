@@ -74,9 +74,9 @@ async def test_a_member_killed_before_the_call_was_sent_carried_nothing_out(sing
 async def test_a_timeout_leaves_the_member_at_it_and_the_client_usable(single) -> None:
     """D33: RPCTimeout at the deadline; the one Defragment goes on and ends; none is queued."""
     member = single.members[0]
-    async with client_of(member, timeout=1.0) as client:
+    async with client_of(member, timeout=2.0) as client:
         with single.hold_snapshot(member):
-            assert type(await outcome(client, timeout=0.3)) is errors.RPCTimeout
+            assert type(await outcome(client, timeout=2.0)) is errors.RPCTimeout
             assert member.defragmenting()
             # The Status that would go before another Defragment blocks: so none is sent.
             header, _ = await client.member_list(linearizable=False)
@@ -100,17 +100,17 @@ async def test_a_frozen_host_is_noticed_under_a_long_call_long_before_its_deadli
     cluster.fill(bytes_live=8 * MIB)
     member = cluster.members[0]
     loop = asyncio.get_running_loop()
-    async with client_of(member, keepalive=0.3) as client, asyncio.TaskGroup() as group:
+    async with client_of(member, keepalive=1.0) as client, asyncio.TaskGroup() as group:
         with cluster.hold_snapshot(member):
             sent = group.create_task(outcome(client))
             await defragmenting(member)
-            # Ten keepalive intervals in which nothing but pings is exchanged.
-            await asyncio.wait([sent], timeout=3.0)
+            # Some keepalive intervals in which nothing but pings is exchanged.
+            await asyncio.wait([sent], timeout=6.0)
             assert not sent.done()
             begun = loop.time()
             await freeze(member)
             assert type(await sent) is errors.ConnectionLost
-            assert loop.time() - begun < 10
+            assert loop.time() - begun < 20
             member.resume()
 
 
@@ -134,14 +134,15 @@ async def test_a_member_that_hangs_costs_no_more_than_the_timeout(single) -> Non
         begun = loop.time()
         with pytest.raises(errors.MemberUnreachable, match=r"no connection within 0\.4 s"):
             await client.status(timeout=0.4)
-        assert loop.time() - begun < 2
+        # Without its own timeout it would be the client's, of 5 s.
+        assert loop.time() - begun < 4
         member.resume()
         await client.status()
         await freeze(member)
         begun = loop.time()
         with pytest.raises(errors.RPCTimeout, match=r"no answer within 0\.4 s"):
             await client.status(timeout=0.4)
-        assert loop.time() - begun < 2
+        assert loop.time() - begun < 4
     member.resume()
 
 

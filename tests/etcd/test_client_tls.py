@@ -41,11 +41,11 @@ def bare(tmp_path_factory: pytest.TempPathFactory):
 
 async def refusal(endpoint: Endpoint, access: Access) -> errors.TLSFailed:
     """How the client says no; nothing was sent, which is what the class says."""
-    async with MemberClient(endpoint, access, timeout=3.0) as client:
+    async with MemberClient(endpoint, access, timeout=20.0) as client:
         with pytest.raises(errors.TLSFailed) as refused:
-            await client.defragment(3.0)
+            await client.defragment(20.0)
     with pytest.raises(errors.TLSFailed):
-        await read_metrics(endpoint, access, timeout=3.0)
+        await read_metrics(endpoint, access, timeout=20.0)
     told = refused.value
     assert isinstance(told, errors.MemberUnreachable)
     assert told.reason == "TLSFailed"
@@ -145,7 +145,7 @@ async def test_a_port_without_tls_gets_no_password_and_no_key(bare, tls) -> None
 
 async def test_a_tls_port_spoken_to_without_tls_says_that_it_is_one(secure) -> None:
     endpoint = Endpoint("127.0.0.1", at(secure.members[0]).port)
-    async with MemberClient(endpoint, Access(), timeout=3.0) as client:
+    async with MemberClient(endpoint, Access(), timeout=20.0) as client:
         with pytest.raises(errors.TLSFailed, match="this port speaks TLS: use https://"):
             await client.status()
 

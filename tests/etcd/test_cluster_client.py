@@ -17,7 +17,9 @@ from etcdmaint.etcd.endpoint import AddressMap, Endpoint
 from etcdmaint.etcd.types import MemberStatus
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
+from tests.controlplane.gateway import GatewayError
 from tests.controlplane.member import Member
+from tests.controlplane.processes import wait_until
 from tests.controlplane.tls import ClusterTls
 from tests.etcd.dialling import Calls, at, freeze, logged_in, seeds, tls_of, until
 
@@ -218,11 +220,11 @@ async def test_a_hung_seed_and_a_hung_member_cost_half_a_timeout_and_not_more(
     known = ids(cluster)
     await freeze(hung)
     begun = loop.time()
-    async with await ClusterClient.connect(seeds(cluster), Access(), timeout=1.0) as client:
-        assert loop.time() - begun < 1.8
+    async with await ClusterClient.connect(seeds(cluster), Access(), timeout=4.0) as client:
+        assert loop.time() - begun < 7.0
         begun = loop.time()
-        statuses = await client.statuses(0.5)
-        assert loop.time() - begun < 1.0
+        statuses = await client.statuses(2.0)
+        assert loop.time() - begun < 3.8
         assert answered(statuses) == known - {hung.id}
         assert isinstance(statuses[hung.id], errors.MemberUnreachable)
         assert hung.client_url in str(statuses[hung.id])
@@ -234,8 +236,8 @@ async def test_a_hung_seed_and_a_hung_member_cost_half_a_timeout_and_not_more(
         kept = client.client(hung.id)
         await freeze(hung)
         begun = loop.time()
-        statuses = await client.statuses(0.5)
-        assert loop.time() - begun < 1.0
+        statuses = await client.statuses(2.0)
+        assert loop.time() - begun < 3.8
         assert isinstance(statuses[hung.id], errors.RPCTimeout)
         await client.refresh()
         assert client.client(hung.id) is kept
@@ -261,8 +263,8 @@ async def test_a_member_held_in_a_defragmentation_is_found_and_known_by_its_own_
                 return found is not None and found.defrag_inflight == 1
 
             await until(defragmenting)
-            async with await ClusterClient.connect(seeds(cluster), Access(), timeout=1.0) as second:
-                statuses = await second.statuses(0.5)
+            async with await ClusterClient.connect(seeds(cluster), Access(), timeout=3.0) as second:
+                statuses = await second.statuses(2.0)
                 assert isinstance(statuses[busy.id], errors.RPCTimeout)
                 assert answered(statuses) == ids(cluster) - {busy.id}
                 found = await second.metrics(busy.id)
@@ -285,7 +287,12 @@ async def test_a_refresh_finds_who_came_and_drops_who_went_and_leaves_the_others
     async with await ClusterClient.connect(seeds(cluster), Access()) as client:
         before = {member.id: client.client(member.id) for member in cluster.members}
         learner = await asyncio.to_thread(cluster.add_member)
-        await client.refresh()
+
+        async def listed() -> bool:
+            await client.refresh()
+            return any(row.id == learner.id and row.started for row in client.members)
+
+        await until(listed)
         assert client.client(learner.id)
         (row,) = [row for row in client.members if row.id == learner.id]
         assert row.is_learner
@@ -293,7 +300,18 @@ async def test_a_refresh_finds_who_came_and_drops_who_went_and_leaves_the_others
         if gone is learner:
             gone = cluster.followers()[1]
         gone_id = gone.id
-        cluster.leader().gateway.post("/v3/cluster/member/remove", {"ID": gone_id})
+
+        def removed() -> bool:
+            try:
+                cluster.leader().gateway.post("/v3/cluster/member/remove", {"ID": gone_id})
+            except GatewayError as refusal:
+                # Until its peers were healthy for 5 s.
+                if "unhealthy" in refusal.message:
+                    return False
+                raise
+            return True
+
+        await asyncio.to_thread(wait_until, removed, "etcd lets the member go")
 
         async def dropped() -> bool:
             await client.refresh()
@@ -329,7 +347,7 @@ async def test_a_cluster_that_goes_away_whole_and_comes_back_is_found_from_its_s
 ) -> None:
     cluster = etcd_cluster_factory()
     known = ids(cluster)
-    async with await ClusterClient.connect(seeds(cluster), Access(), timeout=2.0) as client:
+    async with await ClusterClient.connect(seeds(cluster), Access(), timeout=5.0) as client:
         for member in cluster.members:
             member.kill()
         assert answered(await client.statuses()) == set()
@@ -357,8 +375,18 @@ async def test_seeds_that_lead_to_another_cluster_later_are_noticed(
         assert answered(await client.statuses()) == ids(old)
         old.members[0].kill()
         relay.members = new.members
-        with pytest.raises(errors.WrongMember, match="is now of cluster"):
-            await client.refresh()
+
+        async def noticed() -> bool:
+            try:
+                await client.refresh()
+            except errors.WrongMember as error:
+                return "is now of cluster" in str(error)
+            except errors.EtcdError:
+                # The relay has not yet heard that the old one is gone.
+                return False
+            pytest.fail("another cluster passed for the old one")
+
+        await until(noticed)
 
 
 async def test_a_balancer_as_the_only_seed_leads_to_the_members_themselves(
