@@ -88,7 +88,7 @@ class ControlPlane:
         ]
         self._controllers = self._controller_manager() if controllers else None
 
-    def start(self, timeout: float = 60.0) -> Self:
+    def start(self, timeout: float = 120.0) -> Self:
         """Start everything and wait until the API server says it is ready."""
         try:
             if self._own_etcd:
@@ -111,7 +111,7 @@ class ControlPlane:
             self.etcd.stop()
         self._ports.close()
 
-    def restart(self, timeout: float = 60.0) -> None:
+    def restart(self, timeout: float = 120.0) -> None:
         """End the API server at once and start it again on the same port; every watch breaks."""
         self.server.kill()
         self.server.start()
@@ -125,9 +125,14 @@ class ControlPlane:
         """Let it go on after ``pause``."""
         self.server.resume()
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
-        """Wait until ``/readyz`` says ok."""
+    def wait_ready(self, timeout: float = 120.0) -> None:
+        """Wait until ``/readyz`` says ok, and until there is a namespace to put objects into.
+
+        Readiness does not wait for that.
+        """
         self.server.wait_until(self.api.ready, "ready", timeout)
+        what = "with a default namespace"
+        self.server.wait_until(self.api.has_default_namespace, what, timeout)
 
     def kubeconfig(self, user: str = "admin", groups: Sequence[str] = ()) -> Path:
         """A kubeconfig for a user.
@@ -152,7 +157,7 @@ class ControlPlane:
         stdin: str | None = None,
         user: str = "admin",
         check: bool = True,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as a user."""
         return subprocess.run(
@@ -181,8 +186,8 @@ class ControlPlane:
         else:
             self.kubectl("apply", "--filename", "-", stdin=manifest)
 
-    def wait_established(self, crd: str, timeout: float = 30.0) -> None:
-        """Wait until a CRD (``plural.group``) is served and its list answers.
+    def wait_established(self, crd: str, timeout: float = 60.0) -> None:
+        """Wait until a CRD (``plural.group``) is served, its list answers and clients find it.
 
         Established alone is too early: for a moment a list still answers 429.
         """

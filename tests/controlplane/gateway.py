@@ -101,7 +101,7 @@ class Gateway:
         while self._idle:
             self._idle.pop().close()
 
-    def status(self, timeout: float = 2.0) -> MemberStatus:
+    def status(self, timeout: float = 10.0) -> MemberStatus:
         """Ask Maintenance/Status; it does not answer while the member defragments."""
         answer = self.post("/v3/maintenance/status", {}, timeout)
         header = answer["header"]
@@ -119,7 +119,7 @@ class Gateway:
             errors=tuple(answer.get("errors", ())),
         )
 
-    def metrics(self, timeout: float = 5.0) -> dict[str, float]:
+    def metrics(self, timeout: float = 30.0) -> dict[str, float]:
         """The member's own /metrics: each sample's name with its labels, as etcd writes it."""
         _, text = self.get("/metrics", timeout)
         samples = (line.rsplit(" ", 1) for line in text.splitlines() if line[:1] not in {"#", ""})

@@ -25,7 +25,8 @@ PARENT = textwrap.dedent(
     from tests.controlplane.processes import Server
 
     folder = Path(sys.argv[1])
-    with Server("sleeper", ["/bin/sh", "-c", "sleep 300 & sleep 301"], folder / "log") as server:
+    # `wait` is the shell's own: whatever shell it is, it stays, with one child.
+    with Server("sleeper", ["/bin/sh", "-c", "sleep 300 & wait"], folder / "log") as server:
         print(server.pid, flush=True)
         time.sleep(300)
     """
@@ -46,12 +47,12 @@ def test_a_server_ends_with_its_parent_however_that_ends(
     with parent:
         assert parent.stdout is not None
         group = int(parent.stdout.readline())
-        wait_until(lambda: _size(group) == 3, "the server and its children run", 10)
+        wait_until(lambda: _size(group) == 2, "the server and its child run")
 
         parent.send_signal(last_signal)
-        parent.wait(20)
+        parent.wait(60)
 
-    wait_until(lambda: _size(group) == 0, "the whole group has ended", 10)
+    wait_until(lambda: _size(group) == 0, "the whole group has ended")
 
 
 def test_a_server_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_server_that_ends_early_is_reported_with_its_last_words(tmp_path: Path
         pytest.raises(NotReady, match=r"(?s)brief ended .*exit code 3.*no such luck"),
         server,
     ):
-        server.wait_until(lambda: False, "ready", 10)
+        server.wait_until(lambda: False, "ready", 60)
 
 
 def test_a_server_that_is_too_slow_is_reported_with_its_last_words(tmp_path: Path) -> None:
@@ -87,10 +88,11 @@ def test_a_paused_server_can_be_stopped(tmp_path: Path) -> None:
     server.pause()
     started = time.monotonic()
 
-    server.stop()
+    server.stop(grace=120)
 
     assert not server.running
-    assert time.monotonic() - started < 5
+    # It was let go on to end by itself: nobody waited for the grace to be over.
+    assert time.monotonic() - started < 60
 
 
 def test_a_port_held_by_one_owner_is_given_to_no_other() -> None:
