@@ -83,7 +83,7 @@ class EtcdCluster:
         for member in self.members:
             self._give_arguments(member, "new", self.members)
 
-    def start(self, timeout: float = 30.0) -> Self:
+    def start(self, timeout: float = 60.0) -> Self:
         """Start every member and wait until all serve and agree on a leader."""
         try:
             for member in self.members:
@@ -130,11 +130,11 @@ class EtcdCluster:
         """The member with this id."""
         return next(member for member in self.members if member.id == member_id)
 
-    def wait_healthy(self, timeout: float = 30.0) -> None:
+    def wait_healthy(self, timeout: float = 60.0) -> None:
         """Wait until each answering voter can serve a linearizable read and all agree."""
         self.leader(timeout)
         for member in self.members:
-            if member.answers and not member.status().is_learner:
+            if member.answers:
                 member.server.wait_until(partial(_healthy, member), "healthy", timeout)
 
     def etcdctl(
@@ -163,7 +163,7 @@ class EtcdCluster:
         tls = self.tls.etcdctl_arguments() if self.tls else []
         return [str(build.program("etcdctl")), f"--endpoints={endpoints}", *tls, *user, *arguments]
 
-    def add_member(self, *, learner: bool = True, timeout: float = 30.0) -> Member:
+    def add_member(self, *, learner: bool = True, timeout: float = 60.0) -> Member:
         """Add one member and start it. etcd refuses until its peers were healthy for 5 s."""
         running = list(self.members)
         member = self._plan_member()
@@ -241,8 +241,12 @@ class EtcdCluster:
             return
 
         def freed() -> bool:
-            revision = self.leader().gateway.put(f"{prefix}commit".encode(), b"")
-            statuses = [member.status() for member in self.members]
+            try:
+                revision = self.leader().gateway.put(f"{prefix}commit".encode(), b"")
+                statuses = [member.status() for member in self.members]
+            except UNANSWERED:
+                # An election came in between, or a member is busy with its compaction.
+                return False
             return all(
                 s.revision >= revision and s.db_size - s.db_size_in_use >= bytes_deleted * 3 // 4
                 for s in statuses
@@ -317,8 +321,10 @@ class EtcdCluster:
 
 
 def _healthy(member: Member) -> bool:
+    """Whether it serves what is its to serve: a learner no linearizable read."""
     try:
-        member.gateway.get_value(b"health")
+        if not member.status().is_learner:
+            member.gateway.get_value(b"health")
     except UNANSWERED:
         return False
     return True

@@ -61,12 +61,12 @@ class Member:
         """Its database."""
         return self.data_dir / "member" / "snap" / "db"
 
-    def start(self, timeout: float = 30.0) -> None:
+    def start(self, timeout: float = 60.0) -> None:
         """Start it again after a stop or kill, and wait until it serves reads."""
         self.server.start()
         self.wait_serving(timeout)
 
-    def wait_serving(self, timeout: float = 30.0) -> None:
+    def wait_serving(self, timeout: float = 60.0) -> None:
         """Wait until it answers a Status and knows a leader."""
         self.server.wait_until(self._serves, "serving", timeout)
 
