@@ -6,17 +6,15 @@ its quota by its own fresh word. CORRUPT is never disarmed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
-from etcdmaint.defrag.health import Observation, usage
-from etcdmaint.errors import EtcdError
-from etcdmaint.etcd.client import MemberClient
+from etcdmaint.defrag.context import RunContext
+from etcdmaint.defrag.health import Observation
+from etcdmaint.defrag.run import Severity
+from etcdmaint.errors import ClusterNotHealthy, EtcdError, SlotLost
 from etcdmaint.etcd.types import Alarm, AlarmKind
 from etcdmaint.quantities import format_bytes
-
-DISARM_BELOW = Fraction(9, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +23,6 @@ class AlarmVerdict:
 
     disarm: tuple[Alarm, ...] = ()
     kept: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AlarmReport:
-    """What was done: `disarmed` by member ID, `failed` with a sentence each, `left` what is still armed."""
-
-    disarmed: tuple[int, ...] = ()
-    failed: tuple[str, ...] = ()
-    left: str = ""
 
 
 def judge_alarms(
@@ -57,42 +46,69 @@ def judge_alarms(
                 kept=f"NOSPACE stays armed: the size of member {name} cannot be read"
             )
         quota = quotas.get(member.id)
-        if usage(status.db_size, quota) > DISARM_BELOW:
-            limit = int(DISARM_BELOW * (quota or 0))
+        if quota and status.db_size > (limit := quota * 9 // 10):
             return AlarmVerdict(
                 kept=f"NOSPACE stays armed: member {name} has {format_bytes(status.db_size)}, "
                 f"{format_bytes(status.db_size - limit)} over 90 % of its quota of "
-                f"{format_bytes(quota or 0)}"
+                f"{format_bytes(quota)}"
             )
     return AlarmVerdict(disarm=armed)
 
 
-async def disarm(
-    client: MemberClient,
-    alarms: Collection[Alarm],
-    name: Callable[[int], str],
-    *,
-    assert_ours: Callable[[MemberClient], Awaitable[None]],
-    timeout: float,
-) -> AlarmReport:
-    """Disarm each alarm by its member's ID and list them again; one failure does not stop the others."""
-    disarmed: list[int] = []
-    failed: list[str] = []
-    for alarm in alarms:
-        try:
-            await assert_ours(client)
-            await client.disarm(alarm.member_id, alarm.kind, timeout=timeout)
-        except EtcdError as error:
-            failed.append(f"member {name(alarm.member_id)}: {error}")
-        else:
-            disarmed.append(alarm.member_id)
+async def settle_alarms(ctx: RunContext) -> bool:
+    """Disarm NOSPACE when that is safe (D40); whether one is still armed (D41)."""
     try:
-        again = [a for a in await client.alarms(timeout=timeout) if a.kind is AlarmKind.NOSPACE]
+        return await _settle(ctx)
+    except (EtcdError, ClusterNotHealthy) as error:
+        ctx.ledger.note(f"whether an alarm is armed could not be read at the end: {error}")
+        return False
+    except SlotLost as lost:
+        ctx.ledger.note(f"NOSPACE stays armed: {lost}")
+        return True
+
+
+async def _settle(ctx: RunContext) -> bool:
+    await ctx.reach_somehow()
+    observation = await ctx.observe()
+    client = ctx.link.client(prefer=observation.leader)
+    alarms: Collection[Alarm]
+    try:
+        alarms = await client.alarms(timeout=ctx.timing.rpc_timeout)
+    except EtcdError:
+        # The alarm RPC is a raft proposal and needs a quorum; Status knows the alarms without one.
+        alarms = observation.alarms
+    quotas = {
+        member.id: ctx.sizes(observation, member.id).quota
+        for member in observation.members
+        if observation.status(member.id) is not None
+    }
+    verdict = judge_alarms(alarms, observation, quotas)
+    if not verdict.disarm:
+        ctx.ledger.note(verdict.kept)
+        return bool(verdict.kept)
+    disarmed: list[str] = []
+    failed = False
+    for alarm in verdict.disarm:
+        name = observation.name(alarm.member_id)
+        try:
+            await ctx.assert_ours(client)
+            await client.disarm(alarm.member_id, alarm.kind, timeout=ctx.timing.rpc_timeout)
+            disarmed.append(name)
+        except EtcdError as error:
+            # One that fails does not stop the others.
+            failed = True
+            ctx.audience.event(Severity.WARNING, "AlarmDisarmFailed", f"member {name}: {error}")
+            ctx.ledger.note(f"NOSPACE could not be disarmed: member {name}: {error}")
+    if disarmed:
+        names = ", ".join(disarmed)
+        ctx.audience.event(Severity.NORMAL, "AlarmDisarmed", f"NOSPACE disarmed for {names}")
+        ctx.ledger.note(f"NOSPACE was disarmed for {names}")
+    try:
+        again = await client.alarms(timeout=ctx.timing.rpc_timeout)
     except EtcdError as error:
-        return AlarmReport(
-            tuple(disarmed), tuple(failed), f"whether NOSPACE is gone is not known: {error}"
-        )
-    left = ", ".join(name(alarm.member_id) for alarm in again)
-    return AlarmReport(
-        tuple(disarmed), tuple(failed), f"NOSPACE is still armed for {left}" if left else ""
-    )
+        ctx.ledger.note(f"whether NOSPACE is gone is not known: {error}")
+        return True
+    left = [observation.name(a.member_id) for a in again if a.kind is AlarmKind.NOSPACE]
+    if left:
+        ctx.ledger.note(f"NOSPACE is still armed for {', '.join(left)}")
+    return failed or bool(left)

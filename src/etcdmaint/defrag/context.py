@@ -1,7 +1,7 @@
 """What every step of one run shares: its parts, its patience, and the check before each act.
 
-The steps themselves are in `sweep` (the life of a run), `admission`, `holding` (the slot), `decision`,
-`turn` and `outcome` (one member), `resume` (a member found in flight) and `ending`.
+The steps themselves are in `sweep` (the life of a run), `holding` (how it is let in, and the slot), `turn`
+and `outcome` (one member), `resume` (a member found in flight), `alarms` and `ending`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from etcdmaint.clock import Clock
-from etcdmaint.defrag.health import Observation, judge, observe
+from etcdmaint.defrag.health import SETTLED_LAG, Observation, judge, observe
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Link
 from etcdmaint.defrag.lock import Slot, SlotValue
@@ -182,6 +182,14 @@ class RunContext:
         self.check_foreign(observation)
         self.gated = self.clock.monotonic()
         return observation
+
+    async def settled(self) -> None:
+        """Raise unless every voter has caught up in several samples in a row (D14)."""
+        await self.reach()
+        for sample in range(self.timing.settle_samples):
+            if sample:
+                await self.clock.sleep(self.timing.quick_interval)
+            judge(await self.observe(activity=False), lag=SETTLED_LAG)
 
     async def until(
         self, attempt: Callable[[], Awaitable[T]], *, grace: float = 0.0, stoppable: bool = True

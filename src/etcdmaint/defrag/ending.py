@@ -10,14 +10,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
-from etcdmaint.defrag.alarms import disarm, judge_alarms
+from etcdmaint.defrag.alarms import settle_alarms
 from etcdmaint.defrag.context import RunContext, RunOver
-from etcdmaint.defrag.health import Observation
 from etcdmaint.defrag.holding import give_back
 from etcdmaint.defrag.resume import prove_idle
 from etcdmaint.defrag.run import OUTCOME_UNKNOWN, Ending, MemberRow, Outcome, Phase, Severity
-from etcdmaint.errors import ClusterNotHealthy, EtcdError, NoDiskSpace, PermissionDenied, SlotLost
-from etcdmaint.etcd.types import Alarm
+from etcdmaint.errors import NoDiskSpace, PermissionDenied
 from etcdmaint.quantities import format_bytes
 
 _OWN_WORD = frozenset({NoDiskSpace.reason, PermissionDenied.reason, "MemberGone"})
@@ -36,54 +34,6 @@ async def wait_out(ctx: RunContext) -> RunOver | None:
         except RunOver as over:
             return over
     return None
-
-
-async def settle_alarms(ctx: RunContext) -> bool:
-    """Disarm NOSPACE when that is safe (D40); whether one is still armed (D41)."""
-    try:
-        await ctx.reach_somehow()
-        observation = await ctx.observe()
-        client = ctx.link.client(prefer=observation.leader)
-        alarms: Collection[Alarm]
-        try:
-            alarms = await client.alarms(timeout=ctx.timing.rpc_timeout)
-        except EtcdError:
-            # The alarm RPC is a raft proposal and needs a quorum; Status knows the alarms without one.
-            alarms = observation.alarms
-        verdict = judge_alarms(alarms, observation, _quotas(ctx, observation))
-        if not verdict.disarm:
-            ctx.ledger.note(verdict.kept)
-            return bool(verdict.kept)
-        report = await disarm(
-            client,
-            verdict.disarm,
-            observation.name,
-            assert_ours=ctx.assert_ours,
-            timeout=ctx.timing.rpc_timeout,
-        )
-    except (EtcdError, ClusterNotHealthy) as error:
-        ctx.ledger.note(f"whether an alarm is armed could not be read at the end: {error}")
-        return False
-    except SlotLost as lost:
-        ctx.ledger.note(f"NOSPACE stays armed: {lost}")
-        return True
-    for failure in report.failed:
-        ctx.audience.event(Severity.WARNING, "AlarmDisarmFailed", failure)
-        ctx.ledger.note(f"NOSPACE could not be disarmed: {failure}")
-    if report.disarmed:
-        names = ", ".join(observation.name(member_id) for member_id in report.disarmed)
-        ctx.audience.event(Severity.NORMAL, "AlarmDisarmed", f"NOSPACE disarmed for {names}")
-        ctx.ledger.note(f"NOSPACE was disarmed for {names}")
-    ctx.ledger.note(report.left)
-    return bool(report.failed or report.left)
-
-
-def _quotas(ctx: RunContext, observation: Observation) -> dict[int, int | None]:
-    return {
-        member.id: ctx.sizes(observation, member.id).quota
-        for member in observation.members
-        if observation.status(member.id) is not None
-    }
 
 
 def sweep_stopped(ctx: RunContext, why: str) -> None:

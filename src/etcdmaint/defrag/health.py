@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from etcdmaint.errors import ClusterNotHealthy, EtcdError, LearnerRefused, PermissionDenied
@@ -170,17 +169,29 @@ def judge(
     lag: int = START_LAG,
 ) -> None:
     """Raise ClusterNotHealthy with the first thing that stands against touching a member (D10 to D16)."""
-    _judge_presence(observation, desired)
-    _judge_leader(observation)
+    statuses = _judge_presence(observation, desired)
+    _judge_leader(observation, statuses)
     for alarm in observation.alarms:
         if alarm.kind is AlarmKind.CORRUPT:
             whose = observation.name(alarm.member_id) if alarm.member_id else "the cluster"
             raise ClusterNotHealthy("CorruptAlarm", f"the CORRUPT alarm is armed for {whose}")
-    _judge_activity(observation)
-    _judge_lag(observation, lag)
+    _judge_activity(observation, statuses)
+    for member in observation.voters:
+        behind = observation.leader_committed - statuses[member.id].raft_applied_index
+        if behind > lag:
+            name = observation.name(member.id)
+            raise ClusterNotHealthy(
+                "RaftLag",
+                f"member {name} is {behind} raft entries behind, {lag} are allowed",
+                member=name,
+            )
 
 
-def _judge_presence(observation: Observation, desired: Collection[DesiredMember] | None) -> None:
+def _judge_presence(
+    observation: Observation, desired: Collection[DesiredMember] | None
+) -> dict[int, MemberStatus]:
+    """Every member's status, since each has answered."""
+    statuses: dict[int, MemberStatus] = {}
     for member in observation.members:
         name = observation.name(member.id)
         if not member.started:
@@ -197,8 +208,9 @@ def _judge_presence(observation: Observation, desired: Collection[DesiredMember]
             raise ClusterNotHealthy(
                 "MemberUnreachable", f"member {name} was not asked", member=name
             )
+        statuses[member.id] = status
     if desired is None:
-        return
+        return statuses
     if len(desired) != len(observation.members):
         raise ClusterNotHealthy(
             "MembersDisagree",
@@ -211,16 +223,14 @@ def _judge_presence(observation: Observation, desired: Collection[DesiredMember]
                 f"member {wanted.name} is desired, but etcd does not list it",
                 member=wanted.name,
             )
+    return statuses
 
 
-def _judge_leader(observation: Observation) -> None:
+def _judge_leader(observation: Observation, statuses: Mapping[int, MemberStatus]) -> None:
     views: dict[int, str] = {}
     terms: dict[int, str] = {}
     for member in observation.voters:
-        status = observation.status(member.id)
-        if status is None:
-            continue
-        name = observation.name(member.id)
+        status, name = statuses[member.id], observation.name(member.id)
         if status.leader == 0:
             raise ClusterNotHealthy("NoLeader", f"member {name} sees no leader", member=name)
         views.setdefault(status.leader, name)
@@ -240,11 +250,10 @@ def _judge_leader(observation: Observation) -> None:
         )
 
 
-def _judge_activity(observation: Observation) -> None:
+def _judge_activity(observation: Observation, statuses: Mapping[int, MemberStatus]) -> None:
     for member in observation.members:
         name = observation.name(member.id)
-        status = observation.status(member.id)
-        if status is not None and status.downgrade_enabled:
+        if statuses[member.id].downgrade_enabled:
             raise ClusterNotHealthy("DowngradeEnabled", "a downgrade of the cluster is under way")
         if member.id in observation.busy:
             raise ClusterNotHealthy(
@@ -269,23 +278,3 @@ def _judge_activity(observation: Observation) -> None:
                 f"member {name} is sending or receiving a raft snapshot",
                 member=name,
             )
-
-
-def _judge_lag(observation: Observation, lag: int) -> None:
-    for member in observation.voters:
-        status = observation.status(member.id)
-        if status is None:
-            continue
-        behind = observation.leader_committed - status.raft_applied_index
-        if behind > lag:
-            name = observation.name(member.id)
-            raise ClusterNotHealthy(
-                "RaftLag",
-                f"member {name} is {behind} raft entries behind, {lag} are allowed",
-                member=name,
-            )
-
-
-def usage(db_size: int, quota: int | None) -> Fraction:
-    """The share of the quota that a file takes; 0 where there is no quota."""
-    return Fraction(db_size, quota) if quota else Fraction(0)

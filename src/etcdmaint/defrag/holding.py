@@ -1,4 +1,4 @@
-"""A run's hold on its cluster: the slot is taken, kept alive meanwhile, and given back.
+"""A run's hold on its cluster: it is let in, takes the slot, keeps it alive meanwhile, and gives it back.
 
 It is given back only when no member can be defragmenting any more: whoever takes it next starts another.
 """
@@ -10,9 +10,92 @@ import contextlib
 import math
 from collections.abc import AsyncIterator
 
-from etcdmaint.defrag.context import RunContext
+from etcdmaint.defrag.context import RunContext, RunOver
+from etcdmaint.defrag.health import Observation
 from etcdmaint.defrag.lock import Slot
-from etcdmaint.errors import EtcdError, SpaceExceeded
+from etcdmaint.defrag.queue import RunQueue, Ticket
+from etcdmaint.defrag.run import Ending, Severity
+from etcdmaint.defrag.versions import Action, find_hazards
+from etcdmaint.errors import EtcdError, SlotHeld, SlotLost, SpaceExceeded, UnsafeEtcdVersion
+
+
+async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation | None:
+    """The gate, the releases, the time left, the queue, the slot, and the gate again (D61).
+
+    None for a run that has begun: a member in flight may block. It is dealt with first, whether the
+    run is paused or not, and every turn has a gate of its own.
+    """
+    observation: Observation | None = None
+    if not (ctx.ledger.begun or ctx.dry_run):
+        await _wait_in_line(ctx, queue, ticket)
+    try:
+        if ctx.ledger.begun:
+            cluster = await ctx.reach(heed_pause=False)
+            await cluster.refresh()
+        else:
+            observation = await ctx.gate()
+            check_releases(ctx, observation)
+            ctx.check_time(ctx.timing.sweep_seconds(ctx.in_use.values()), "the sweep")
+    except BaseException:
+        queue.stand_back(ticket)
+        raise
+    if ctx.dry_run:
+        return observation
+    queue.start(ticket, ctx.link.cluster.cluster_id)
+    try:
+        before = ctx.clock.monotonic()
+        await take_slot(ctx)
+        if observation is not None:
+            await _have_sizes_told(ctx, ctx.clock.monotonic() - before)
+            observation = await ctx.gate()
+    except BaseException as error:
+        queue.yield_turn(ticket)
+        if not isinstance(error, SlotHeld):
+            queue.stand_back(ticket)
+        if not ctx.ledger.begun:
+            await give_back(ctx)
+        if isinstance(error, SlotLost):
+            # Nothing has been touched under it: whoever has it now is waited for.
+            raise SlotHeld(str(error), holder="") from error
+        raise
+    return observation
+
+
+async def _wait_in_line(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> None:
+    """Hold no connection, and ask nobody, while it is plain that others go first."""
+    try:
+        queue.check(ticket)
+    except SlotHeld:
+        await ctx.link.close()
+        raise
+
+
+async def _have_sizes_told(ctx: RunContext, took: float) -> None:
+    """Two commits, so that the sizes are not those of an idle hour ago (D23).
+
+    The slot was a write: its commit lets go of the pages that were freed before, but not where a read
+    transaction of the commit before is still open; the next one does. `took`: seconds of that write.
+    """
+    pause = max(ctx.timing.commit_interval / 2, 2 * took)
+    await ctx.clock.sleep(pause)
+    if ctx.slot is not None:
+        await ctx.slot.mark(ctx.link.client(), None, ctx.clock.now())
+        await ctx.clock.sleep(pause)
+
+
+def check_releases(ctx: RunContext, observation: Observation) -> None:
+    """Refuse etcd releases whose defragmentation loses data, warn of others (D17)."""
+    for member in observation.members:
+        status = observation.status(member.id)
+        if status is None:
+            continue
+        for action, sentence in find_hazards(status.version):
+            allowed = ctx.request.allow_unsafe_version == status.version
+            if action is Action.REFUSE and not allowed:
+                raise RunOver(Ending.UNSAFE, UnsafeEtcdVersion.reason, sentence)
+            if sentence not in ctx.ledger.state.notes:
+                ctx.ledger.note(sentence)
+                ctx.audience.event(Severity.WARNING, UnsafeEtcdVersion.reason, sentence)
 
 
 async def take_slot(ctx: RunContext) -> None:

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Self
 
 from etcdmaint.defrag.run import Target
-from etcdmaint.errors import EtcdError, MemberUnreachable, WrongMember
-from etcdmaint.etcd.access import Access
+from etcdmaint.errors import MemberUnreachable, WrongMember
 from etcdmaint.etcd.client import MemberClient, RpcObserver
-from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.etcd.endpoint import Endpoint
+from etcdmaint.etcd.cluster import ClusterClient, voters_of
 from etcdmaint.etcd.types import format_id
 
-
-class Connect(Protocol):
-    """How a cluster is connected: `ClusterClient.connect`."""
-
-    async def __call__(
-        self,
-        seeds: Sequence[Endpoint],
-        access: Access,
-        *,
-        timeout: float,
-        observer: RpcObserver | None,
-        metrics_port: int | None,
-    ) -> ClusterClient:
-        """Raises EtcdError or ClusterNotHealthy when no member can be reached or trusted."""
+Connect = Callable[..., Awaitable[ClusterClient]]
+"""How a cluster is connected: as `ClusterClient.connect` does it."""
 
 
 class Link:
-    """Holds at most one connected cluster."""
+    """Holds at most one connected cluster; an async context manager that closes it at its end."""
 
     def __init__(
         self,
@@ -41,7 +27,7 @@ class Link:
         self._timeout = timeout
         self._observer = observer
         self._connect = connect
-        self._target: Target | None = None
+        self._way: tuple[Any, ...] = ()
         self._cluster: ClusterClient | None = None
         self._asked = 0
 
@@ -62,14 +48,9 @@ class Link:
 
         With `stay` the target must lead to the cluster that is connected already: raises WrongMember.
         """
-        if self._cluster is not None and self._target is not None:
-            old = self._target
-            if (old.seeds, old.access, old.metrics_port) == (
-                target.seeds,
-                target.access,
-                target.metrics_port,
-            ):
-                return self._cluster
+        way = (target.seeds, target.access, target.metrics_port)
+        if self._cluster is not None and self._way == way:
+            return self._cluster
         # The old connection stays until there is a new one: credentials that have just been broken must
         # not take away the means to look after a member in flight.
         fresh = await self._connect(
@@ -87,22 +68,22 @@ class Link:
                 f"{format_id(known.cluster_id)}"
             )
         await self.close()
-        self._cluster, self._target = fresh, target
+        self._cluster, self._way = fresh, way
         return fresh
 
     def client(self, *, prefer: int = 0, avoid: Collection[int] = ()) -> MemberClient:
         """A voter to ask: the preferred one, else another one each time, those to avoid last."""
-        cluster = self.cluster
+        voters = voters_of(self.cluster)
         self._asked += 1
-        ids = [member.id for member in cluster.members if not member.is_learner]
-        turned = sorted(ids, key=lambda i: (ids.index(i) + self._asked) % len(ids))
-        failure: EtcdError | None = None
-        for member_id in sorted(turned, key=lambda i: (i in avoid, i != prefer)):
-            try:
-                return cluster.client(member_id)
-            except EtcdError as error:
-                failure = error
-        raise failure or MemberUnreachable("the cluster has no voter that can be asked")
+        first = self._asked % len(voters)
+        turned = [*voters][first:] + [*voters][:first]
+        return voters[min(turned, key=lambda i: (i in avoid, i != prefer))]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the connection."""

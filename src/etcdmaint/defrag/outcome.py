@@ -1,14 +1,58 @@
-"""What became of a member: measured, recorded, told; and the cluster caught up before the next one."""
+"""What becomes of a member: touched or not, and why not; then what came of it, measured, recorded, told."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from etcdmaint.defrag.context import RunContext
-from etcdmaint.defrag.health import SETTLED_LAG, judge
-from etcdmaint.defrag.run import MemberRow, Outcome, Severity
+from etcdmaint.defrag.health import Observation
+from etcdmaint.defrag.rule import evaluate, lacking_room
+from etcdmaint.defrag.run import MemberRow, Outcome, Role, Severity
 from etcdmaint.errors import EtcdError, NoDiskSpace, RPCTimeout
 from etcdmaint.quantities import format_bytes
+
+RESTARTS_LIMIT = 5
+"""From so many restarts on, another operator's self-heal may delete a member that is not ready (D18)."""
+
+
+def judge_member(ctx: RunContext, observation: Observation, row: MemberRow) -> MemberRow:
+    """The row with its sizes, and Skipped with the reason when the member is not to be touched."""
+
+    def skipped(reason: str, message: str) -> MemberRow:
+        return replace(
+            row,
+            outcome=Outcome.SKIPPED,
+            reason=reason,
+            message=message,
+            finished_at=ctx.clock.now(),
+        )
+
+    if all(member.id != row.member_id for member in observation.voters):
+        row = replace(row, role=Role.LEARNER)
+        return skipped("Learner", "etcd does not defragment a learner")
+    sizes = ctx.sizes(observation, row.member_id)
+    decision = evaluate(ctx.request.rule, sizes)
+    row = replace(
+        row,
+        role=Role.LEADER if observation.leader == row.member_id else Role.FOLLOWER,
+        db_size_before=sizes.db_size,
+        db_size_in_use_before=sizes.db_size_in_use,
+        quota_bytes=sizes.quota,
+        message=decision.message,
+    )
+    if not decision.due:
+        return skipped(decision.reason, decision.message)
+    wanted = ctx.desired(row.member_id, row.name)
+    if wanted is not None and wanted.restarts >= RESTARTS_LIMIT:
+        return skipped(
+            "RestartCountTooHigh",
+            f"its container has restarted {wanted.restarts} times: should it turn not ready, the "
+            "operator of this cluster would delete it",
+        )
+    volume = ctx.target.volume_size if ctx.target else None
+    if volume and (lacking := lacking_room(sizes, volume)):
+        return skipped(NoDiskSpace.reason, lacking)
+    return row
 
 
 async def measure_outcome(
@@ -56,6 +100,18 @@ def failed(ctx: RunContext, row: MemberRow, error: EtcdError, seconds: float) ->
     )
 
 
+async def record_gone(ctx: RunContext, row: MemberRow) -> None:
+    """A member that the run counts on is not there any more (D39)."""
+    gone = replace(
+        row,
+        outcome=Outcome.FAILED,
+        reason="MemberGone",
+        message="the member was removed while the run went on",
+        finished_at=ctx.clock.now(),
+    )
+    await record_outcome(ctx, gone)
+
+
 async def record_outcome(ctx: RunContext, row: MemberRow) -> None:
     """Make a member's outcome durable and tell it."""
     ctx.ledger.amend_row(row)
@@ -69,12 +125,3 @@ async def record_outcome(ctx: RunContext, row: MemberRow) -> None:
         ctx.audience.event(
             Severity.WARNING, "MemberFailed", f"member {row.name}: {row.reason}: {row.message}"
         )
-
-
-async def settled(ctx: RunContext) -> None:
-    """Raise unless every voter has caught up in several samples in a row (D14)."""
-    await ctx.reach()
-    for sample in range(ctx.timing.settle_samples):
-        if sample:
-            await ctx.clock.sleep(ctx.timing.quick_interval)
-        judge(await ctx.observe(activity=False), lag=SETTLED_LAG)

@@ -136,8 +136,7 @@ class Rescue:
         rehearsal = await self._make_sweep(asked, False).run()
         if rehearsal.ending is not Ending.DONE:
             return Findings(rehearsal.ending, rehearsal.state.message)
-        link = Link(self._timing.dial_timeout, None, self._connect)
-        try:
+        async with Link(self._timing.dial_timeout, None, self._connect) as link:
             cluster = await link.follow(await self._surroundings.look())
             observation = await observe(cluster, timeout=self._timing.rpc_timeout)
             client = link.client(prefer=observation.leader)
@@ -159,22 +158,18 @@ class Rescue:
                 compacted=compacted,
                 untold=not await self._history.is_told(client, compacted),
             )
-        finally:
-            await link.close()
 
     async def carry_out(self, keep: float) -> Rescued:
         """Heal it. `keep` is how many seconds of history are spared if history has to go.
 
         Raises EtcdError where a step failed: what was done before stands, and it can be run again.
         """
-        link = Link(self._timing.dial_timeout, None, self._connect)
-        try:
-            await link.follow(await self._surroundings.look())
-            return await self._heal(link, keep)
-        except _Over as stopped:
-            return self._ended(stopped.ending, str(stopped))
-        finally:
-            await link.close()
+        async with Link(self._timing.dial_timeout, None, self._connect) as link:
+            try:
+                await link.follow(await self._surroundings.look())
+                return await self._heal(link, keep)
+            except _Over as stopped:
+                return self._ended(stopped.ending, str(stopped))
 
     async def _heal(self, link: Link, keep: float) -> Rescued:
         if await self._armed(link):

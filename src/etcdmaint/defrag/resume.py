@@ -12,9 +12,9 @@ from functools import partial
 from etcdmaint.defrag.context import RunContext
 from etcdmaint.defrag.health import Observation, activity
 from etcdmaint.defrag.lock import SlotValue
-from etcdmaint.defrag.outcome import measure_outcome, record_outcome
+from etcdmaint.defrag.outcome import measure_outcome, record_gone, record_outcome
 from etcdmaint.defrag.rule import still_due
-from etcdmaint.defrag.run import MemberRow, Outcome
+from etcdmaint.defrag.run import MemberRow
 from etcdmaint.errors import ClusterNotHealthy, EtcdError
 from etcdmaint.etcd.metrics import MemberMetrics
 from etcdmaint.etcd.types import AlarmKind
@@ -84,14 +84,7 @@ async def resolve_in_flight(ctx: RunContext, row: MemberRow) -> None:
     """Deal with a row in flight: Defragmented, due again, or gone."""
     metrics = await ctx.until(partial(prove_idle, ctx, row), stoppable=False)
     if _removed(ctx, row):
-        gone = replace(
-            row,
-            outcome=Outcome.FAILED,
-            reason="MemberGone",
-            message="the member was removed while it was in flight",
-            finished_at=ctx.clock.now(),
-        )
-        await record_outcome(ctx, gone)
+        await record_gone(ctx, row)
         return
     ran = counted(row, ctx.evidence, metrics)
     if ran:

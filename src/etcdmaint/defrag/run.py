@@ -281,20 +281,8 @@ class Instrumentation(Protocol):
 class NoInstrumentation:
     """Counts nothing: for the command line."""
 
-    def run_finished(self, phase: str, reason: str) -> None:
-        """Ignore it."""
+    def _ignore(self, *_: object, **__: object) -> None:
+        """Whatever it is."""
 
-    def member_finished(self, outcome: str, reason: str, reclaimed_bytes: int) -> None:
-        """Ignore it."""
-
-    def defragment_seconds(self, seconds: float) -> None:
-        """Ignore it."""
-
-    def sweep_overhead_seconds(self, seconds: float) -> None:
-        """Ignore it."""
-
-    def deferred(self, reason: str) -> None:
-        """Ignore it."""
-
-    def leadership_transfer(self, result: str) -> None:
-        """Ignore it."""
+    run_finished = member_finished = defragment_seconds = _ignore
+    sweep_overhead_seconds = deferred = leadership_transfer = _ignore

@@ -11,15 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from etcdmaint.clock import Clock
-from etcdmaint.defrag.admission import admit, check_releases
 from etcdmaint.defrag.context import RunContext, RunOver
-from etcdmaint.defrag.decision import judge_member
 from etcdmaint.defrag.ending import end, refuse, wait_out
 from etcdmaint.defrag.health import Observation
-from etcdmaint.defrag.holding import give_back, slot_kept
+from etcdmaint.defrag.holding import admit, check_releases, give_back, slot_kept
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Connect, Link
-from etcdmaint.defrag.outcome import settled
+from etcdmaint.defrag.outcome import judge_member, record_gone
 from etcdmaint.defrag.plan import gone, next_member
 from etcdmaint.defrag.queue import RunQueue, Ticket
 from etcdmaint.defrag.resume import resolve_in_flight
@@ -150,7 +148,7 @@ class Sweep:
             assert observation is not None
             return await self._rehearse(observation)
         async with slot_kept(ctx):
-            began, rpc_before = ctx.clock.monotonic(), ctx.rpc_seconds
+            began = ctx.clock.monotonic()
             try:
                 if observation is not None:
                     await self._begin(observation)
@@ -163,7 +161,7 @@ class Sweep:
                 over = RunOver(Ending.HELD, lost.reason, str(lost))
             ending = await end(ctx, over)
             took = ctx.clock.monotonic() - began
-            ctx.instrumentation.sweep_overhead_seconds(took - (ctx.rpc_seconds - rpc_before))
+            ctx.instrumentation.sweep_overhead_seconds(took - ctx.rpc_seconds)
             return ending
 
     async def _begin(self, observation: Observation) -> None:
@@ -200,7 +198,7 @@ class Sweep:
             Outcome.FAILED
         ):
             if ctx.ledger.with_outcome(Outcome.DEFRAGMENTED):
-                await ctx.until(partial(settled, ctx), grace=ctx.timing.settle_limit)
+                await ctx.until(ctx.settled, grace=ctx.timing.settle_limit)
             observation = await ctx.until(ctx.gate)
             ctx.check_time(0, "the rest")
             check_releases(ctx, observation)
@@ -218,15 +216,7 @@ class Sweep:
         ctx = self._ctx
         waiting = {row.member_id for row in ctx.ledger.with_outcome(Outcome.PENDING)}
         for missing in gone(waiting, observation):
-            ctx.ledger.amend_row(
-                replace(
-                    ctx.ledger.row(missing),
-                    outcome=Outcome.FAILED,
-                    reason="MemberGone",
-                    message="the member was removed while the run went on",
-                    finished_at=ctx.clock.now(),
-                )
-            )
+            await record_gone(ctx, ctx.ledger.row(missing))
             return
         while waiting:
             member_id = next_member(waiting, observation)

@@ -81,27 +81,20 @@ _SLACK = 0.05
 Exchange = Callable[[Sending], Awaitable[Any]]
 
 
-class Answerer(Protocol):
-    """What an answer tells of who gave it: a header."""
-
-    @property
-    def cluster_id(self) -> int:
-        """Of which cluster."""
-
-    @property
-    def member_id(self) -> int:
-        """Which member."""
-
-
-async def one_answer(sending: Sending) -> Any:
-    """A unary call."""
+async def one_message(sending: Sending) -> bytes:
+    """A unary call, and what it is answered on the wire."""
     call = sending.channel.unary_unary(sending.rpc.path)
     answer = await call(sending.body, timeout=sending.seconds, metadata=sending.metadata)
     if answer is None:
         # A good end and no message: whatever stands in between made that up.
         raise DecodeError
+    return bytes(answer)
+
+
+async def one_answer(sending: Sending) -> Any:
+    """A unary call, and its answer."""
     # Parsed here: gRPC would log a message that it cannot parse, and answer None.
-    return sending.rpc.response.FromString(answer)
+    return sending.rpc.response.FromString(await one_message(sending))
 
 
 def answers(sending: Sending, **options: Any) -> Any:
@@ -268,8 +261,11 @@ class Caller:
             endpoint=str(self.endpoint),
         )
 
-    def verify(self, rpc: Rpc, header: Answerer) -> None:
-        """Raise WrongMember, or NotEtcd, unless this is from whom it should be."""
+    def verify(self, rpc: Rpc, header: Any) -> None:
+        """Raise WrongMember, or NotEtcd, unless this is from whom it should be.
+
+        `header` is whatever has a `cluster_id` and a `member_id`.
+        """
         found = Identity(header.cluster_id, header.member_id)
         if found.cluster_id == 0 or found.member_id == 0:
             raise self._not_etcd(rpc)

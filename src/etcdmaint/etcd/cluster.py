@@ -183,9 +183,7 @@ class ClusterClient:
                 for member_id, client in self._clients.items()
             }
         answers = {member_id: task.result() for member_id, task in asked.items()}
-        await self._forget(
-            [lost for lost, answer in answers.items() if isinstance(answer, discovery.LOST)]
-        )
+        await self._forget(i for i, answer in answers.items() if isinstance(answer, discovery.LOST))
         if told := discovery.lists(list(answers.values())):
             await self._adopt(discovery.newest(told), self._deadline(0.5))
         else:
@@ -195,16 +193,7 @@ class ClusterClient:
         if self._closed:
             raise MemberUnreachable("the connection to this cluster is closed")
         deadline = self._deadline(1.0)
-        clients = [
-            MemberClient(
-                seed,
-                self._access,
-                timeout=self._timeout,
-                observer=self._observer,
-                keepalive=self._keepalive,
-            )
-            for seed in self._seeds
-        ]
+        clients = [self._new_client(seed) for seed in self._seeds]
         try:
             answers = await discovery.introduce_all(clients, grace=self._timeout / 2)
             discovery.check_one_cluster(answers, self.cluster_id)
@@ -220,6 +209,19 @@ class ClusterClient:
             kept = list(self._clients.values())
             await _close(client for client in clients if client not in kept)
 
+    def _new_client(
+        self, endpoint: Endpoint, identity: Identity | None = None, session: Session | None = None
+    ) -> MemberClient:
+        return MemberClient(
+            endpoint,
+            self._access,
+            timeout=self._timeout,
+            observer=self._observer,
+            identity=identity,
+            session=session,
+            keepalive=self._keepalive,
+        )
+
     def _deadline(self, share: float) -> float:
         return asyncio.get_running_loop().time() + self._timeout * share
 
@@ -229,7 +231,7 @@ class ClusterClient:
         """Take over a member list and reach everybody on it, perhaps by a seed already `met`."""
         self.cluster_id = told.header.cluster_id
         self._members = {member.id: member for member in told.members}
-        await self._forget([gone for gone in self._clients if gone not in self._members])
+        await self._forget(self._clients.keys() - self._members.keys())
         self._faults.clear()
         spare = {answer.header.member_id: answer.client for answer in met}
         missing = [member for member in told.members if member.id not in self._clients]
@@ -240,7 +242,7 @@ class ClusterClient:
                     if member.is_learner is learners:
                         group.create_task(self._reach(member, deadline, spare.get(member.id)))
 
-    async def _forget(self, member_ids: Sequence[int]) -> None:
+    async def _forget(self, member_ids: Iterable[int]) -> None:
         await _close([self._clients.pop(gone) for gone in member_ids if gone in self._clients])
 
     async def _reach(self, member: Member, deadline: float, spare: MemberClient | None) -> None:
@@ -256,18 +258,8 @@ class ClusterClient:
         endpoints, unusable = discovery.advertised(member)
         if spare is not None and spare.endpoint in endpoints:
             endpoints = []
-        clients = [
-            MemberClient(
-                endpoint,
-                self._access,
-                timeout=self._timeout,
-                observer=self._observer,
-                identity=identity,
-                session=self._learners if member.is_learner else None,
-                keepalive=self._keepalive,
-            )
-            for endpoint in endpoints
-        ]
+        session = self._learners if member.is_learner else None
+        clients = [self._new_client(endpoint, identity, session) for endpoint in endpoints]
         proven = None
         try:
             proven, faults = await discovery.first_proven(

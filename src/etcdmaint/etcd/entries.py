@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from etcdmaint.etcd.proto import etcd_pb2 as pb
+from etcdmaint.etcd.types import KeyValue
 
 # Above this mean size of an entry, in bytes, the walk wins.
 WALK_BYTES = 16 * 1024
@@ -22,18 +23,8 @@ _KVS = 2 << 3 | 2
 _KEY, _CREATED, _MODIFIED, _VERSION, _VALUE, _LEASE = 0x0A, 0x10, 0x18, 0x20, 0x2A, 0x30
 
 
-class Entry(NamedTuple):
-    """A key with its value and what etcd knows of it. The value is in no repr."""
-
-    key: bytes
-    value: bytes
-    version: int
-    create_revision: int
-    mod_revision: int
-    lease: int
-
-    def __repr__(self) -> str:
-        return f"Entry({self.key!r}, <{len(self.value)} bytes>, mod_revision={self.mod_revision})"
+Entry = KeyValue
+"""What a chunk is made of."""
 
 
 class Chunk(NamedTuple):

@@ -12,6 +12,7 @@ from etcdmaint.etcd.types import (
     Alarm,
     AlarmKind,
     Compare,
+    CompareTarget,
     DeleteOp,
     DeleteResult,
     Header,
@@ -116,20 +117,14 @@ def txn_request(
     )
 
 
-_OPERANDS = {
-    "VERSION": "version",
-    "CREATE": "create_revision",
-    "MOD": "mod_revision",
-    "VALUE": "value",
-    "LEASE": "lease",
-}
+_OPERANDS = {CompareTarget.VERSION: "version", CompareTarget.MOD: "mod_revision"}
 
 
 def _compare(condition: Compare) -> Any:
     return pb.Compare(
         key=condition.key,
         target=condition.target.value,
-        result=condition.result.value,
+        result=pb.Compare.EQUAL,
         **{_OPERANDS[condition.target]: condition.operand},
     )
 

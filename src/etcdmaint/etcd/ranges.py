@@ -1,8 +1,7 @@
 """Reading everything in a range of one member, at one revision and in bounded memory.
 
-etcd 3.7 streams a range. An older one is asked for pages, and with each page it counts the rest of
-the range again: so the range is first cut, where the caller knows how, into parts of a few thousand
-keys. What the keys mean, and what to do when a member or a revision goes away, is the caller's part.
+etcd 3.7 streams a range; an older one is asked for pages, each from a part of it (`window`). What the
+keys mean, and what to do when a member or a revision goes away, is the caller's part.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from etcdmaint import errors
-from etcdmaint.etcd.calls import Rpc, Sending
+from etcdmaint.etcd.calls import Rpc, Sending, answers, one_message
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.entries import Answer, Chunk, parse
 from etcdmaint.etcd.proto import etcd_pb2 as pb
 from etcdmaint.etcd.window import Window
-
-__all__ = ["RangeReader"]
 
 _RANGE = Rpc("/etcdserverpb.KV/Range", pb.RangeResponse)
 _RANGE_STREAM = Rpc("/etcdserverpb.KV/RangeStream", pb.RangeStreamResponse, has_header=False)
@@ -124,16 +121,15 @@ class RangeReader:
     async def _stream(self, start: bytes, end: bytes, revision: int) -> AsyncGenerator[Chunk, None]:
         caller = self.client.caller
         request = self._request(start, end, revision)
-        stream = await caller.call(_RANGE_STREAM, request, self._timeout, self._open)
-        with caller.connection.holding(stream.channel):
+        channel, stream, data = await caller.call(_RANGE_STREAM, request, self._timeout, self._open)
+        with caller.connection.holding(channel):
             coming: asyncio.Future[Any] | None = None
             try:
-                data = stream.first
                 self._streams = True
                 ended = False
                 while data is not aio.EOF:
                     # On its way while this one is dealt with, so that etcd does not wait for us.
-                    coming = asyncio.ensure_future(stream.call.read())
+                    coming = asyncio.ensure_future(stream.read())
                     answer = parse(data, streamed=True, mean=self._mean)
                     if answer.cluster_id:
                         # The last part alone has a header.
@@ -158,17 +154,16 @@ class RangeReader:
             except DecodeError:
                 raise caller.fault(_RANGE_STREAM, "INTERNAL", "", self._timeout) from None
             finally:
-                stream.call.cancel()
+                stream.cancel()
                 await _give_up(coming)
 
-    async def _open(self, sending: Sending) -> _Stream:
+    async def _open(self, sending: Sending) -> tuple[aio.Channel, Any, Any]:
+        """The channel, the stream and its first message."""
         # No deadline: a reader that is slow on purpose may take hours.
-        call = sending.channel.unary_stream(sending.rpc.path)(
-            sending.body, metadata=sending.metadata
-        )
+        call = answers(sending, metadata=sending.metadata)
         try:
             async with asyncio.timeout(sending.seconds):
-                return _Stream(sending.channel, call, await call.read())
+                return sending.channel, call, await call.read()
         except BaseException:
             call.cancel()
             raise
@@ -211,8 +206,7 @@ class RangeReader:
         caller = self.client.caller
 
         async def exchange(sending: Sending) -> tuple[Answer, Chunk]:
-            call = sending.channel.unary_unary(sending.rpc.path)
-            data = await call(sending.body, timeout=sending.seconds, metadata=sending.metadata)
+            data = await one_message(sending)
             answer = parse(data, streamed=False, mean=self._mean)
             return answer, self._note(answer, len(data))
 
@@ -227,12 +221,3 @@ async def _give_up(coming: asyncio.Future[Any] | None) -> None:
     if coming is not None:
         coming.cancel()
         await asyncio.wait({coming})
-
-
-class _Stream:
-    __slots__ = ("call", "channel", "first")
-
-    def __init__(self, channel: aio.Channel, call: Any, first: Any) -> None:
-        self.channel = channel
-        self.call = call
-        self.first = first

@@ -273,7 +273,7 @@ class TestTheSlot:
 
         async def main() -> None:
             world.hold_slot("")
-            world.keys[SLOT_KEY] = replace(world.keys[SLOT_KEY], value=marked.encode())
+            world.keys[SLOT_KEY] = world.keys[SLOT_KEY]._replace(value=marked.encode())
             result = await Process(world, "1").sweep().run(before)
             assert result.ending is Ending.DONE
 
@@ -474,8 +474,9 @@ class TestNospace:
         at = process.at
 
         async def rivalled(what: str, effect: Any, *, sent: bool = False) -> Any:
-            if what == "grant" and in_flight(world.state) and not world.members[3].asked:
+            if what == "grant" and in_flight(world.state) and world.nospace:
                 world.set_nospace(False)
+            if what == "txn" and not world.members[3].asked:
                 rival = Rival(world, "2", holder="ann@far", own=rows(world))
                 rival.own = replace(rival.own, rows=(in_flight_row,))
                 world.begin(rival, world.members[3])
@@ -535,7 +536,7 @@ class TestNospace:
 
         async def main() -> None:
             world.hold_slot("")
-            world.keys[SLOT_KEY] = replace(world.keys[SLOT_KEY], value=marked.encode())
+            world.keys[SLOT_KEY] = world.keys[SLOT_KEY]._replace(value=marked.encode())
             await Process(world, "1").sweep().run(before)
 
         world.members[1].db_size = 150 * MIB
@@ -706,7 +707,7 @@ class TestOnResume:
         async def main() -> None:
             world.hold_slot("")
             ours = SlotValue(holder=resumed.holder, epoch="0", uid="uid")
-            world.keys[SLOT_KEY] = replace(world.keys[SLOT_KEY], value=ours.encode())
+            world.keys[SLOT_KEY] = world.keys[SLOT_KEY]._replace(value=ours.encode())
             older.active.add("uid")
             begun = resumed.sweep(queue=queue, created="2", cluster_ref="b").run(rows(world))
             waits = older.sweep(

@@ -12,7 +12,6 @@ from etcdmaint.etcd.types import (
     Alarm,
     AlarmKind,
     Compare,
-    CompareTarget,
     DeleteOp,
     KeyValue,
     Member,
@@ -33,7 +32,6 @@ def test_no_repr_shows_a_stored_value() -> None:
     for shown in (
         KeyValue(b"k", b"hunter2", 1, 1, 1),
         PutOp(b"k", b"hunter2"),
-        Compare.value(b"k", b"hunter2"),
     ):
         assert "hunter2" not in repr(shown)
         assert "b'k'" in repr(shown)
@@ -61,12 +59,6 @@ def test_the_end_of_a_prefix_is_after_all_keys_with_it_and_before_the_next(prefi
     [
         (Compare.version(b"k", 3), pb.Compare(key=b"k", target="VERSION", version=3)),
         (Compare.mod_revision(b"k", 0), pb.Compare(key=b"k", target="MOD", mod_revision=0)),
-        (Compare.value(b"k", b""), pb.Compare(key=b"k", target="VALUE", value=b"")),
-        (
-            Compare(b"k", CompareTarget.CREATE, 1),
-            pb.Compare(key=b"k", target="CREATE", create_revision=1),
-        ),
-        (Compare(b"k", CompareTarget.LEASE, 1), pb.Compare(key=b"k", target="LEASE", lease=1)),
     ],
 )
 def test_a_comparison_reaches_the_wire_with_its_operand_set_even_when_it_is_zero(
@@ -86,11 +78,6 @@ def test_the_operations_of_a_txn_reach_the_wire_in_their_order() -> None:
     assert delete.request_delete_range.key == b"b"
     read = request.failure[0].request_range
     assert (read.key, read.range_end, read.limit) == (b"c", b"d", 2)
-
-
-def test_bytes_are_only_compared_with_a_value() -> None:
-    with pytest.raises(TypeError):
-        Compare(b"k", CompareTarget.VERSION, b"1")
 
 
 def test_a_negative_quota_arrives_negative_and_an_unknown_alarm_is_left_out() -> None:

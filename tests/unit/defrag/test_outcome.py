@@ -8,9 +8,9 @@ import pytest
 
 from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.context import RunContext
-from etcdmaint.defrag.decision import judge_member
 from etcdmaint.defrag.ledger import Ledger
 from etcdmaint.defrag.link import Link
+from etcdmaint.defrag.outcome import judge_member
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import (
     DesiredMember,
