@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from etcdmaint.clock import Clock
-from etcdmaint.defrag.run import Fence, RunGone, RunState
+from etcdmaint.defrag.run import Fence, RecordRefused, RunGone, RunState
 from etcdmaint.kube.client import (
     Conflict,
     Forbidden,
@@ -50,12 +50,17 @@ class DefragJournal:
         """Write the state; nothing is written when the status says so already.
 
         Raises RunGone when the object is not there any more, is another one, or was ended by somebody
-        else; LeadershipLost when this process may not write any more; Forbidden after ten minutes of it.
+        else; LeadershipLost when this process may not write any more; RecordRefused after ten minutes
+        without the right to.
         """
-        await persist(lambda: self._attempt(state), self.fence, self.clock, f"status of {self.ref}")
+        what = f"status of {self.ref}"
+        try:
+            await persist(lambda: self._attempt(state), self.fence, self.clock, what)
+        except Forbidden as error:
+            raise RecordRefused(str(error)) from error
 
     async def read(self) -> Json:
-        """The object as it is; raises as `record` does."""
+        """The object as it is; raises RunGone, LeadershipLost, and Forbidden after ten minutes."""
         return await persist(self._get, self.fence, self.clock, str(self.ref))
 
     async def _get(self) -> Json:

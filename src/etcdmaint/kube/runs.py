@@ -16,13 +16,14 @@ from etcdmaint.api.defrag import EtcdDefrag, parse_defrag
 from etcdmaint.defrag.rule import Rule
 from etcdmaint.defrag.run import (
     Phase,
+    RecordRefused,
     RunGone,
     RunRequest,
     Severity,
 )
 from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.errors import InvalidInput, LeadershipLost, StopRequested
-from etcdmaint.kube.client import Json
+from etcdmaint.kube.client import Forbidden, Json
 from etcdmaint.kube.journal import DefragJournal
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.status import member_at_stake, phase_of, read_state, rows_lack_ids
@@ -116,6 +117,12 @@ class Runner:
             return False
         except StopRequested:
             await stop.wait(_TRY_AGAIN)
+            return None
+        except (RecordRefused, Forbidden) as error:
+            log.warning(
+                "lacks a right to carry out a run", extra={"object": str(ref), "why": str(error)}
+            )
+            await stop.wait(_AFTER_A_FAULT)
             return None
         except Exception:  # the outermost shell of a run: nobody would take it up again
             log.exception("a fault while carrying out a run", extra={"object": str(ref)})

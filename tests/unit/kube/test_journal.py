@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etcdmaint.defrag.run import Phase, RunGone, RunState
+from etcdmaint.defrag.run import Phase, RecordRefused, RunGone, RunState
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.kube.client import Forbidden, Unavailable
 from etcdmaint.kube.journal import DefragJournal
@@ -96,7 +96,7 @@ async def test_a_right_that_is_missing_is_waited_for_but_not_for_ever(api: FakeA
     assert status(api)["phase"] == "Running"
     began = api.clock.seconds
     answers += [Forbidden("no")] * 1000
-    with pytest.raises(Forbidden):
+    with pytest.raises(RecordRefused):
         await journal(api).record(replace(RUNNING, message="another"))
     assert 600 <= api.clock.seconds - began <= 610
 

@@ -349,6 +349,30 @@ async def test_a_spec_that_cannot_be_read_ends_the_run_and_names_the_field(api: 
     assert runner.active == frozenset()
 
 
+async def test_a_run_whose_record_may_not_be_written_goes_on_once_it_may(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D4, D52: a right that is missing is said in a sentence, and is no fault of the program."""
+    api.put(ETCD_DEFRAGS, {**asked(), "spec": {"clusterRef": {"name": "etcd"}, "rule": 7}})
+    waits: list[float] = []
+
+    class Patient(Stop):
+        async def wait(self, timeout: float) -> None:
+            waits.append(api.clock.seconds)
+            if len(waits) == 2:
+                api.disturb = lambda: None
+
+    def refuse() -> None:
+        raise Forbidden("patch etcddefrags/status: no")
+
+    api.disturb = refuse
+    await Runner(parts(api)).run(REF, Patient())
+    assert api.objects["etcddefrags", "ns", "now"]["status"]["phase"] == "Failed"
+    assert waits[0] >= 600
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert "lacks a right" in caplog.text
+
+
 @pytest.mark.parametrize(
     "obj",
     [
