@@ -200,7 +200,8 @@ class Elector:
         try:
             return await self._write(self._lease, changes)
         except Conflict:
-            lease = await self._read()
+            # Also the answer for a Lease that is gone: its UID is not that of one to be made.
+            lease = await self._found()
         except NotFound:
             self._lost("was deleted")
         if (lease.get("spec") or {}).get("holderIdentity") != self._identity:
@@ -209,6 +210,12 @@ class Elector:
             # Another Lease makes us another holder: the slots in etcd would not be ours any more.
             self._lost("was replaced")
         return await self._write(lease, changes)
+
+    async def _found(self) -> Json:
+        try:
+            return await self._read()
+        except NotFound:
+            self._lost("was deleted")
 
     def _lost(self, how: str) -> NoReturn:
         self._renewed_at = None

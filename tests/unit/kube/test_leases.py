@@ -48,7 +48,8 @@ class Store:
         lease = copy.deepcopy(given[-1])
         self._check()
         if self.lease is None:
-            raise NotFound("none")
+            # A PUT may make a Lease, but not one with a UID.
+            raise Conflict("the UID does not match")
         if self.lease["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"]:
             raise Conflict("changed")
         return self._store(lease)
@@ -228,6 +229,18 @@ async def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     with pytest.raises(LeadershipLost, match="somebody else"):
         await first.hold()
     assert clock.seconds == TIMING.retry_period
+
+
+async def test_a_lease_that_was_deleted_is_lost_at_once() -> None:
+    """A standby makes another one as soon as it looks: there must be no two that lead meanwhile."""
+    store, clock = Store(), FakeClock()
+    first = elector(store, clock)
+    await first.acquire()
+    store.lease = None
+    with pytest.raises(LeadershipLost, match="was deleted"):
+        await first.hold()
+    assert clock.seconds == TIMING.retry_period
+    assert not first.leading
 
 
 async def test_a_lease_that_was_made_anew_is_lost_since_it_names_another_holder() -> None:
