@@ -35,6 +35,11 @@ QUICK: dict[str, Any] = {
 }
 _RULES = re.compile(r'define "etcdmaint\.watchRules" -}}\n(.*?)\{\{- end', re.DOTALL)
 _NUMBERS = itertools.count(1)
+_SCANNING = {
+    "apiGroups": ["apiextensions.k8s.io"],
+    "resources": ["customresourcedefinitions"],
+    "verbs": ["list", "watch"],
+}
 
 
 def _rules() -> list[dict[str, Any]]:
@@ -69,6 +74,28 @@ def _bind(
     }
     plane.api.request("POST", f"{scope}/{kind.lower()}s", role)
     plane.api.request("POST", f"{scope}/{kind.lower()}bindings", binding)
+    wait_allowed(plane, user, rules[-1], namespace)
+
+
+def wait_allowed(
+    plane: ControlPlane, user: str, rule: Mapping[str, Any], namespace: str = ""
+) -> None:
+    """Wait until the authorizer knows a rule of a role that was just bound, so all of that role.
+
+    An API server learns of its roles by watches, as everybody does.
+    """
+    until(lambda: _allowed(plane, user, rule, namespace), f"{user} has the rights")
+
+
+def _allowed(plane: ControlPlane, user: str, rule: Mapping[str, Any], namespace: str = "") -> bool:
+    return plane.api.may(
+        user,
+        rule["verbs"][-1],
+        rule["apiGroups"][-1],
+        rule["resources"][-1],
+        namespace,
+        rule.get("resourceNames", [""])[-1],
+    )
 
 
 def grant_in(plane: ControlPlane, user: str, namespace: str) -> None:
@@ -79,20 +106,16 @@ def grant_in(plane: ControlPlane, user: str, namespace: str) -> None:
 
 def grant_everywhere(plane: ControlPlane, user: str, lease_namespace: str) -> None:
     """What the chart gives without: a ClusterRole, and the Lease in the operator's namespace."""
-    crds = {
-        "apiGroups": ["apiextensions.k8s.io"],
-        "resources": ["customresourcedefinitions"],
-        "verbs": ["list", "watch"],
-    }
-    _bind(plane, user, [*_rules(), crds], f"etcdmaint-{user}", "")
+    _bind(plane, user, [*_rules(), _SCANNING], f"etcdmaint-{user}", "")
     _bind(plane, user, _lease_rules(), f"etcdmaint-{user}-lease", lease_namespace)
 
 
 def revoke_everywhere(plane: ControlPlane, user: str) -> None:
-    """Take the ClusterRole back."""
+    """Take the ClusterRole back, and wait until the authorizer knows."""
     scope = "/apis/rbac.authorization.k8s.io/v1"
     for plural in ("clusterrolebindings", "clusterroles"):
         plane.api.request("DELETE", f"{scope}/{plural}/etcdmaint-{user}")
+    until(lambda: not _allowed(plane, user, _SCANNING), f"{user} has the rights no more")
 
 
 class OperatorProcess:
@@ -135,7 +158,7 @@ class OperatorProcess:
         arguments = [sys.executable, "-m", "tests.cluster.operator_entry", str(file)]
         self.server = Server(f"operator-{number}", arguments, self.log, env)
 
-    def start(self, timeout: float = 30.0) -> Self:
+    def start(self, timeout: float = 90.0) -> Self:
         """Start it and wait until it serves its probes."""
         self.server.start()
         self.server.wait_until(lambda: self.probe("healthz") is not None, "serves", timeout)
@@ -144,7 +167,7 @@ class OperatorProcess:
     def probe(self, name: str) -> int | None:
         """The HTTP status of a probe, None while nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{name}", timeout=2) as got:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{name}", timeout=10) as got:
                 return int(got.status)
         except urllib.error.HTTPError as error:
             error.close()
@@ -154,7 +177,7 @@ class OperatorProcess:
 
     def metrics(self) -> str:
         """A scrape."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as got:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as got:
             return str(got.read().decode())
 
     def metric(self, series: str) -> float | None:
@@ -168,7 +191,7 @@ class OperatorProcess:
         """Whether this replica leads."""
         return self.metric(f'leader_election_master_status{{name="{LEASE}"}}') == 1
 
-    def wait_leading(self, timeout: float = 30.0) -> None:
+    def wait_leading(self, timeout: float = 90.0) -> None:
         """Wait until it does."""
         self.server.wait_until(self.leads, "leads", timeout)
 
@@ -180,12 +203,12 @@ class OperatorProcess:
         """SIGTERM."""
         os.killpg(self.server.pid, signal.SIGTERM)
 
-    def terminate(self, timeout: float = 60.0) -> int:
+    def terminate(self, timeout: float = 90.0) -> int:
         """SIGTERM; its exit code."""
         self.signal_stop()
         return self.wait_exit(timeout)
 
-    def wait_exit(self, timeout: float = 60.0) -> int:
+    def wait_exit(self, timeout: float = 90.0) -> int:
         """Wait until it has ended; its exit code."""
         wait_until(lambda: not self.server.running, f"{self.server.name} ends", timeout)
         code = self.server._exit_code()
@@ -193,8 +216,9 @@ class OperatorProcess:
         return code
 
     def records(self) -> list[dict[str, Any]]:
-        """Its log."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        """Its log, as far as its lines are whole: the last one may just be written."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = text.split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def complaints(self) -> list[dict[str, Any]]:
@@ -235,6 +259,6 @@ class OperatorProcess:
 Condition = Callable[[], object]
 
 
-def until(condition: Condition, what: str, timeout: float = 60.0) -> Any:
+def until(condition: Condition, what: str, timeout: float = 120.0) -> Any:
     """Wait for a condition and give its value."""
     return wait_until(condition, what, timeout)
