@@ -21,8 +21,6 @@ from etcdmaint.compression.source import Source
 from etcdmaint.compression.walk import Courtesy, Progress, Timing, Walk, take
 from etcdmaint.errors import InvalidInput
 
-__all__ = ["Audit", "audit", "resume_audit", "resume_token"]
-
 _VERSION: Final = 1
 _MOST_TOKEN: Final = 1 << 24
 

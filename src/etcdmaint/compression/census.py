@@ -17,8 +17,6 @@ from etcdmaint.compression.resources import INTERNAL, Keyspace, named, shown
 from etcdmaint.compression.rule import UNSELECTED, Rule
 from etcdmaint.etcd.entries import Entry
 
-__all__ = ["OTHERS", "Census", "Record", "Row", "Tally"]
-
 # More than any cluster has; hostile keys and values could make up any number.
 _MOST_ROWS: Final = 5_000
 _MOST_FORMS: Final = 200
@@ -49,6 +47,15 @@ class Tally:
         self.values += 1
         self.bytes += size
 
+    @classmethod
+    def sum(cls, tallies: Iterable[Tally]) -> Tally:
+        """Of all these."""
+        total = cls()
+        for each in tallies:
+            total.values += each.values
+            total.bytes += each.bytes
+        return total
+
 
 @dataclass(slots=True)
 class Row:
@@ -68,13 +75,11 @@ class Row:
     @property
     def total(self) -> Tally:
         """Of all forms."""
-        tallies = self.forms.values()
-        return Tally(sum(each.values for each in tallies), sum(each.bytes for each in tallies))
+        return Tally.sum(self.forms.values())
 
     def of(self, *contents: Content) -> Tally:
         """Of these contents, whatever they are encrypted with."""
-        tallies = [each for form, each in self.forms.items() if form.content in contents]
-        return Tally(sum(each.values for each in tallies), sum(each.bytes for each in tallies))
+        return Tally.sum(each for form, each in self.forms.items() if form.content in contents)
 
     @property
     def damaged(self) -> int:
@@ -130,8 +135,7 @@ class Census:
     @property
     def total(self) -> Tally:
         """Over all rows."""
-        totals = [row.total for row in self.rows.values()]
-        return Tally(sum(each.values for each in totals), sum(each.bytes for each in totals))
+        return Tally.sum(row.total for row in self.rows.values())
 
     @property
     def largest(self) -> list[Record]:

@@ -27,8 +27,6 @@ from etcdmaint.errors import DecryptionFailed, EncryptionKeyMissing
 if TYPE_CHECKING:
     from etcdmaint.compression.encryption.chain import Decrypted
 
-__all__ = ["DAMAGED", "FRAMED", "Content", "Decrypt", "Form", "examine"]
-
 Decrypt = Callable[[bytes, bytes], "Decrypted"]
 """Opens a stored value under its etcd key, raising EncryptionErrors: `ResourceChain.decrypt`."""
 

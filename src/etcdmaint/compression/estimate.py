@@ -20,8 +20,6 @@ from etcdmaint.compression.pages import Packer
 from etcdmaint.compression.resources import INTERNAL, Keyspace, named
 from etcdmaint.etcd.entries import Entry
 
-__all__ = ["CANDIDATES", "Class", "Estimator", "Pages", "Row", "Sizes"]
-
 CANDIDATES: Final = (256, 512, 1024, 2048, 4096, 8192, 16384)
 SECRETS: Final = "secrets"
 

@@ -46,8 +46,7 @@ class History:
     @property
     def total(self) -> Tally:
         """Over all resources."""
-        rows = self.rows.values()
-        return Tally(sum(each.values for each in rows), sum(each.bytes for each in rows))
+        return Tally.sum(self.rows.values())
 
     def sorted(self) -> list[tuple[str, Tally]]:
         """The rows, the one with the most bytes first."""
@@ -124,7 +123,7 @@ async def compare(
     history = History(await oldest_revision(reader, first, newest), newest)
     busiest: list[tuple[int, bytes, int]] = []
 
-    def entries(progress: Progress, revision: int) -> AsyncGenerator[list[Entry], None]:
+    async def entries(progress: Progress, revision: int) -> AsyncGenerator[list[Entry], None]:
         progress.revisions = [revision]
         walk = Walk(
             progress,
@@ -135,7 +134,11 @@ async def compare(
             timing=timing,
             exact=True,
         )
-        return _entries(walk, progress)
+        async with aclosing(walk.chunks()) as chunks:
+            async for chunk in chunks:
+                # Whoever asked has it, and fails with it.
+                progress.note(chunk, len(chunk.entries))
+                yield chunk.entries
 
     try:
         async with (
@@ -188,14 +191,6 @@ async def oldest_revision(reader: RangeReader, key: bytes, newest: int) -> int:
         else:
             high = middle
     return low
-
-
-async def _entries(walk: Walk, progress: Progress) -> AsyncGenerator[list[Entry], None]:
-    async with aclosing(walk.chunks()) as chunks:
-        async for chunk in chunks:
-            # Whoever asked has it, and fails with it.
-            progress.note(chunk, len(chunk.entries))
-            yield chunk.entries
 
 
 async def _side_by_side(

@@ -10,129 +10,63 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 from etcdmaint.compression import protobuf_wire
 
-__all__ = ["KNOWN", "read"]
-
-# How a field is written: text, a number, a truth, bytes, a moment, a message; alone, listed, or by name.
-_TEXT, _NUMBER, _BOOL, _BYTES, _TIME, _RAW = "text", "number", "bool", "bytes", "time", "raw"
-_Field = tuple[str, Any]
-
-
-def _list(of: Any) -> tuple[str, Any]:
-    return ("list", of)
-
-
-def _map(of: Any) -> tuple[str, Any]:
-    return ("map", of)
-
-
-_OWNER: Final[dict[int, _Field]] = {
-    5: ("apiVersion", _TEXT),
-    1: ("kind", _TEXT),
-    3: ("name", _TEXT),
-    4: ("uid", _TEXT),
-    6: ("controller", _BOOL),
-    7: ("blockOwnerDeletion", _BOOL),
+# As a .proto has it: number, name and what is written there, `text` where nothing is said. Several in
+# a list have brackets, several by name braces, and a capital is a message.
+_MESSAGES: Final = {
+    "Owner": "5 apiVersion, 1 kind, 3 name, 4 uid, 6 controller bool, 7 blockOwnerDeletion bool",
+    "Managed": "1 manager, 2 operation, 3 apiVersion, 4 time time, 6 fieldsType, 7 fieldsV1 raw, "
+    "8 subresource",
+    "Meta": "1 name, 2 generateName, 3 namespace, 4 selfLink, 5 uid, 6 resourceVersion, "
+    "7 generation number, 8 creationTimestamp time, 9 deletionTimestamp time, "
+    "10 deletionGracePeriodSeconds number, 11 labels {text}, 12 annotations {text}, "
+    "13 ownerReferences [Owner], 14 finalizers [text], 17 managedFields [Managed]",
+    "Reference": "1 kind, 2 namespace, 3 name, 4 uid, 5 apiVersion, 6 resourceVersion, 7 fieldPath",
+    "Named": "1 name",
+    "NamespaceSpec": "1 finalizers [text]",
+    "NamespaceStatus": "1 phase",
+    "Source": "1 component, 2 host",
+    "LeaseSpec": "1 holderIdentity, 2 leaseDurationSeconds number, 3 acquireTime time, "
+    "4 renewTime time, 5 leaseTransitions number, 6 strategy, 7 preferredHolder",
 }
-_MANAGED: Final[dict[int, _Field]] = {
-    1: ("manager", _TEXT),
-    2: ("operation", _TEXT),
-    3: ("apiVersion", _TEXT),
-    4: ("time", _TIME),
-    6: ("fieldsType", _TEXT),
-    7: ("fieldsV1", _RAW),
-    8: ("subresource", _TEXT),
-}
-_META: Final[dict[int, _Field]] = {
-    1: ("name", _TEXT),
-    2: ("generateName", _TEXT),
-    3: ("namespace", _TEXT),
-    4: ("selfLink", _TEXT),
-    5: ("uid", _TEXT),
-    6: ("resourceVersion", _TEXT),
-    7: ("generation", _NUMBER),
-    8: ("creationTimestamp", _TIME),
-    9: ("deletionTimestamp", _TIME),
-    10: ("deletionGracePeriodSeconds", _NUMBER),
-    11: ("labels", _map(_TEXT)),
-    12: ("annotations", _map(_TEXT)),
-    13: ("ownerReferences", _list(_OWNER)),
-    14: ("finalizers", _list(_TEXT)),
-    17: ("managedFields", _list(_MANAGED)),
-}
-_REFERENCE: Final[dict[int, _Field]] = {
-    1: ("kind", _TEXT),
-    2: ("namespace", _TEXT),
-    3: ("name", _TEXT),
-    4: ("uid", _TEXT),
-    5: ("apiVersion", _TEXT),
-    6: ("resourceVersion", _TEXT),
-    7: ("fieldPath", _TEXT),
-}
-KNOWN: Final[dict[tuple[str, str], dict[int, _Field]]] = {
-    ("v1", "ConfigMap"): {
-        2: ("data", _map(_TEXT)),
-        3: ("binaryData", _map(_BYTES)),
-        4: ("immutable", _BOOL),
-    },
-    ("v1", "Secret"): {2: ("data", _map(_BYTES)), 3: ("type", _TEXT), 5: ("immutable", _BOOL)},
-    ("v1", "Namespace"): {
-        2: ("spec", {1: ("finalizers", _list(_TEXT))}),
-        3: ("status", {1: ("phase", _TEXT)}),
-    },
-    ("v1", "ServiceAccount"): {
-        2: ("secrets", _list(_REFERENCE)),
-        3: ("imagePullSecrets", _list({1: ("name", _TEXT)})),
-        4: ("automountServiceAccountToken", _BOOL),
-    },
-    ("v1", "Event"): {
-        2: ("involvedObject", _REFERENCE),
-        3: ("reason", _TEXT),
-        4: ("message", _TEXT),
-        5: ("source", {1: ("component", _TEXT), 2: ("host", _TEXT)}),
-        6: ("firstTimestamp", _TIME),
-        7: ("lastTimestamp", _TIME),
-        8: ("count", _NUMBER),
-        9: ("type", _TEXT),
-        10: ("eventTime", _TIME),
-        12: ("action", _TEXT),
-        13: ("related", _REFERENCE),
-        14: ("reportingComponent", _TEXT),
-        15: ("reportingInstance", _TEXT),
-    },
-    ("coordination.k8s.io/v1", "Lease"): {
-        2: (
-            "spec",
-            {
-                1: ("holderIdentity", _TEXT),
-                2: ("leaseDurationSeconds", _NUMBER),
-                3: ("acquireTime", _TIME),
-                4: ("renewTime", _TIME),
-                5: ("leaseTransitions", _NUMBER),
-                6: ("strategy", _TEXT),
-                7: ("preferredHolder", _TEXT),
-            },
-        )
-    },
+KINDS: Final = {
+    ("v1", "ConfigMap"): "2 data {text}, 3 binaryData {bytes}, 4 immutable bool",
+    ("v1", "Secret"): "2 data {bytes}, 3 type, 5 immutable bool",
+    ("v1", "Namespace"): "2 spec NamespaceSpec, 3 status NamespaceStatus",
+    ("v1", "ServiceAccount"): "2 secrets [Reference], 3 imagePullSecrets [Named], "
+    "4 automountServiceAccountToken bool",
+    ("v1", "Event"): "2 involvedObject Reference, 3 reason, 4 message, 5 source Source, "
+    "6 firstTimestamp time, 7 lastTimestamp time, 8 count number, 9 type, 10 eventTime time, "
+    "12 action, 13 related Reference, 14 reportingComponent, 15 reportingInstance",
+    ("coordination.k8s.io/v1", "Lease"): "2 spec LeaseSpec",
 }
 _MOST_DEPTH: Final = 16
 
 
 def read(raw: bytes, api_version: str, kind: str) -> dict[str, Any] | None:
     """The object inside an envelope; None where the kind is not known here. Raises ValueError."""
-    fields = KNOWN.get((api_version, kind))
+    fields = KINDS.get((api_version, kind))
     if fields is None:
         return None
-    found = _message(raw, {1: ("metadata", _META), **fields}, 0)
+    found = _message(raw, f"1 metadata Meta, {fields}", 0)
     return {"apiVersion": api_version, "kind": kind, **found}
 
 
-def _message(octets: bytes, known: dict[int, _Field], depth: int) -> dict[str, Any]:
+@cache
+def _fields(described: str) -> dict[int, tuple[str, str]]:
+    """Of each number the field's name and form."""
+    fields = (f"{each} text".split()[:3] for each in described.split(", "))
+    return {int(number): (name, form) for number, name, form in fields}
+
+
+def _message(octets: bytes, described: str, depth: int) -> dict[str, Any]:
     if depth > _MOST_DEPTH:
         raise ValueError("nested too deeply")
+    known = _fields(described)
     found: dict[str, Any] = {}
     unknown: dict[int, None] = {}
     for number, value in protobuf_wire.fields(octets):
@@ -140,35 +74,34 @@ def _message(octets: bytes, known: dict[int, _Field], depth: int) -> dict[str, A
             unknown[number] = None
             continue
         name, form = known[number]
-        how, of = form if isinstance(form, tuple) else ("", form)
-        if how == "list":
-            found.setdefault(name, []).append(_value(value, of, depth))
-        elif how == "map":
-            entry = _message(_octets(value), {1: ("key", _TEXT), 2: ("value", of)}, depth + 1)
+        if form[0] == "[":
+            found.setdefault(name, []).append(_value(value, form[1:-1], depth))
+        elif form[0] == "{":
+            entry = _message(_octets(value), f"1 key, 2 value {form[1:-1]}", depth + 1)
             found.setdefault(name, {})[entry.get("key", "")] = entry.get("value", "")
-        elif told := _value(value, of, depth):
+        elif told := _value(value, form, depth):
             found[name] = told
     if unknown:
         found["fieldsNotKnown"] = list(unknown)
     return found
 
 
-def _value(value: int | bytes, form: Any, depth: int) -> Any:
-    if form in (_NUMBER, _BOOL):
+def _value(value: int | bytes, form: str, depth: int) -> Any:
+    if form in ("number", "bool"):
         if not isinstance(value, int):
             raise ValueError("no number")
-        return bool(value) if form == _BOOL else value - (1 << 64) * (value >> 63)
+        return bool(value) if form == "bool" else value - (1 << 64) * (value >> 63)
     octets = _octets(value)
-    if form == _TEXT:
+    if form == "text":
         return octets.decode("utf-8", "replace")
-    if form == _BYTES:
+    if form == "bytes":
         return base64.b64encode(octets).decode()
-    if form == _TIME:
+    if form == "time":
         return _time(octets)
-    if form == _RAW:
+    if form == "raw":
         (content,) = protobuf_wire.last(octets, 1)
         return json.loads(content) if content else None
-    return _message(octets, form, depth + 1)
+    return _message(octets, _MESSAGES[form], depth + 1)
 
 
 def _octets(value: int | bytes) -> bytes:

@@ -13,15 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etcdmaint.compression import policy_file
-from etcdmaint.compression.document import MAX_BYTES
-from etcdmaint.compression.policy_file import (
-    EVERYTHING,
-    FIRST_READER,
-    SECRETS,
-    Problem,
-    Selector,
-    Stage,
-)
+from etcdmaint.compression.document import MAX_BYTES, Problem
+from etcdmaint.compression.policy_file import EVERYTHING, FIRST_READER, SECRETS, Selector, Stage
 from etcdmaint.compression.rule import INERT, UNSELECTED, Algorithm, Rewrite, Rule
 from etcdmaint.errors import InvalidInput
 from etcdmaint.files import read_whole

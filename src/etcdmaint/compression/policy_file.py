@@ -21,17 +21,6 @@ from etcdmaint.compression.rule import UNSELECTED, Algorithm, Rewrite, Rule
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import parse_quantity
 
-__all__ = [
-    "EVERYTHING",
-    "FIRST_READER",
-    "SECRETS",
-    "Contents",
-    "Problem",
-    "Selector",
-    "Stage",
-    "read",
-]
-
 API_VERSION: Final = "apiserver.config.k8s.io/v1alpha1"
 KIND: Final = "StorageCompressionConfiguration"
 DEFAULT_MIN_SIZE: Final = 1024

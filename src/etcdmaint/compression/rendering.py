@@ -16,8 +16,6 @@ from etcdmaint.compression.policy_file import API_VERSION, KIND
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import parse_quantity
 
-__all__ = ["Entry", "render"]
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

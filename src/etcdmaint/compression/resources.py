@@ -16,8 +16,6 @@ from typing import Final
 
 from etcdmaint.errors import InvalidInput
 
-__all__ = ["INTERNAL", "Keyspace", "Location", "escaped", "named", "shown"]
-
 # Kubernetes 1.37, group by group; from its test of every stored resource.
 _BUILT_IN: Final = {
     "": "configmaps secrets serviceaccounts pods podtemplates resourcequotas limitranges "
@@ -135,16 +133,12 @@ def named(group: str, resource: str) -> str:
 class Keyspace:
     """The keys below one prefix (`--etcd-prefix`; OpenShift has /kubernetes.io)."""
 
-    __slots__ = ("_root",)
+    __slots__ = ("root",)
 
     def __init__(self, prefix: bytes = b"/registry") -> None:
         inner = prefix.strip(b"/")
-        self._root = b"/" + inner + b"/" if inner else b"/"
-
-    @property
-    def root(self) -> bytes:
+        self.root = b"/" + inner + b"/" if inner else b"/"
         """What every key begins with, with a slash at both ends."""
-        return self._root
 
     def locate(self, key: bytes) -> Location | None:
         """The object behind a key; None outside the prefix or where the resource is not known.
@@ -167,9 +161,9 @@ class Keyspace:
 
     def _resource(self, key: bytes) -> tuple[tuple[str, str] | None, bytes]:
         """The resource and what follows its prefix."""
-        if not key.startswith(self._root):
+        if not key.startswith(self.root):
             return None, b""
-        first, _, rest = key[len(self._root) :].partition(b"/")
+        first, _, rest = key[len(self.root) :].partition(b"/")
         found = _RESOURCES.get(first)
         if found is not None:
             return found, rest
@@ -203,16 +197,12 @@ class Keyspace:
                 told = named(group, resource)
                 raise InvalidInput("resource", f"{told} is no resource of Kubernetes")
             known = _octets(f"{group}/{resource}")
-        return self._root + known + b"/"
+        return self.root + known + b"/"
 
     def key(self, location: Location) -> bytes:
         """The key of an object; the reverse of `locate`."""
         prefix = self.prefix(location.group, location.resource)
-        if prefix.startswith(self._root + b"ranges/"):
-            return self._root + b"ranges/" + _octets(location.name)
-        name = _octets(location.name)
-        return (
-            prefix + _octets(location.namespace) + b"/" + name
-            if location.namespace
-            else prefix + name
-        )
+        if prefix.startswith(self.root + b"ranges/"):
+            return self.root + b"ranges/" + _octets(location.name)
+        namespace = _octets(location.namespace) + b"/" if location.namespace else b""
+        return prefix + namespace + _octets(location.name)

@@ -12,8 +12,6 @@ from typing import Final
 
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
 
-__all__ = ["INERT", "UNSELECTED", "Algorithm", "Rewrite", "Rule"]
-
 
 class Algorithm(StrEnum):
     """What an entry may ask for."""

@@ -16,8 +16,6 @@ from typing import Any, Final
 from etcdmaint.compression import cbor, protobuf_wire
 from etcdmaint.compression.frame import is_framed
 
-__all__ = ["Form", "StoredValue", "identify"]
-
 PROTOBUF_MAGIC: Final = b"k8s\x00"
 ENCRYPTED_MAGIC: Final = b"k8s:enc:"
 

@@ -29,8 +29,6 @@ from etcdmaint.compression.policy import Policy
 from etcdmaint.compression.resources import INTERNAL, Keyspace, shown
 from etcdmaint.compression.rule import Rewrite, Rule
 
-__all__ = ["Delegate", "Identity", "Transformer", "Transformers"]
-
 # More kinds of objects than any cluster has; hostile keys could name any number.
 _MOST_TRANSFORMERS: Final = 10_000
 

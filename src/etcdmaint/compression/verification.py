@@ -18,8 +18,6 @@ from etcdmaint.compression.contents import FRAMED, Content
 from etcdmaint.compression.policy import FIRST_READER, Policy
 from etcdmaint.compression.resources import INTERNAL, named
 
-__all__ = ["ApiServer", "Finding", "faults_of", "fleet_faults", "is_listed", "judge"]
-
 # The first release that can write a frame.
 _FIRST_WRITER: Final = min(FIRST_READER.values())
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})")

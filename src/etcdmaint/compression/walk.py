@@ -276,17 +276,3 @@ def spans_of(spans: Sequence[Span]) -> tuple[Span, ...]:
             end = b"\0" if b"\0" in (before, end) else max(before, end)
         kept.append((start, end))
     return tuple(kept)
-
-
-__all__ = [
-    "EVERYTHING",
-    "Alone",
-    "Courtesy",
-    "Progress",
-    "Span",
-    "StandBack",
-    "Timing",
-    "Walk",
-    "spans_of",
-    "take",
-]

@@ -20,7 +20,7 @@ KNOWN = [
     for case in cases("storage_values")
     if octets(case["value"]).startswith(b"k8s\0")
     and (identify(octets(case["value"])).api_version, identify(octets(case["value"])).kind)
-    in kinds.KNOWN
+    in kinds.KINDS
 ]
 
 
@@ -51,7 +51,7 @@ def test_another_kind_is_left_to_others() -> None:
     assert kinds.read(b"", "example.com/v1", "Secret") is None
 
 
-@given(st.sampled_from(sorted(kinds.KNOWN)), st.binary(max_size=300))
+@given(st.sampled_from(sorted(kinds.KINDS)), st.binary(max_size=300))
 def test_hostile_bytes_are_refused_with_a_value_error_or_read(
     kind: tuple[str, str], rubbish: bytes
 ) -> None:
