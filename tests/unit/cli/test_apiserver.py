@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -100,26 +100,29 @@ async def test_release_and_policy_are_what_it_says(
     assert facts.can_write_frames is True
 
 
-def lease(age: timedelta) -> dict[str, Any]:
-    moment = (datetime.now(UTC) - age).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return {"spec": {"renewTime": moment}}
+def leases_of(*ages: timedelta) -> dict[str, Any]:
+    """Of so long before now."""
+    moments = [datetime.now(UTC) - age for age in ages]
+    times = [moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for moment in moments]
+    return {"items": [{"spec": {"renewTime": text}} for text in times]}
 
 
 @pytest.mark.parametrize(
     ("leases", "known"),
     [
-        ({"items": [lease(timedelta()), lease(timedelta(minutes=5))]}, 2),
-        ({"items": [lease(timedelta()), lease(timedelta(days=1))]}, 1),
-        ({"items": []}, None),
-        ({"items": [{"spec": {}}]}, None),
-        (403, None),
+        (lambda: leases_of(timedelta(), timedelta(minutes=5)), 2),
+        (lambda: leases_of(timedelta(), timedelta(days=1)), 1),
+        (lambda: {"items": []}, None),
+        (lambda: {"items": [{"spec": {}}]}, None),
+        (lambda: 403, None),
     ],
     ids=["two", "one is long gone", "none", "no time", "not allowed"],
 )
 async def test_api_servers_are_known_by_their_identity_leases(
-    client: ApiServerClient, answers: Answers, leases: Any, known: int | None
+    client: ApiServerClient, answers: Answers, leases: Callable[[], Any], known: int | None
 ) -> None:
-    answers["/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"] = leases
+    """Made when it runs: the test may have been collected long before."""
+    answers["/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"] = leases()
     assert await client.known_servers() == known
 
 

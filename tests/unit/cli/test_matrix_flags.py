@@ -246,7 +246,7 @@ def test_a_connection_is_waited_for_no_longer_than_the_flag_says(etcdmaint: Comm
         address = f"--endpoints=127.0.0.1:{silent.getsockname()[1]}"
         for command in ("status", "defrag"):
             began = time.monotonic()
-            said = etcdmaint(command, address, "--dial-timeout=200ms", "--command-timeout=200ms")
+            said = etcdmaint(command, address, "--dial-timeout=200ms", "--command-timeout=60s")
             assert said.code == 1
             one_sentence(said)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 30

@@ -278,6 +278,11 @@ def test_reading_a_frame_of_the_ceiling_stays_within_twice_the_ceiling() -> None
 
 
 def peak_of(value: bytes, refusal: type[Exception] | None) -> int:
+    """The least of several: what other threads allocate meanwhile is counted, too."""
+    return min(_peak(value, refusal) for _ in range(3))
+
+
+def _peak(value: bytes, refusal: type[Exception] | None) -> int:
     tracemalloc.start()
     try:
         with pytest.raises(refusal) if refusal else contextlib.nullcontext():

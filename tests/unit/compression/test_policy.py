@@ -92,10 +92,10 @@ def test_looking_up_does_not_take_longer_in_a_long_file() -> None:
     short = load("resources:\n  - {resources: ['*.*'], algorithm: Deflate}\n")
 
     def seconds(asked: Policy) -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(2000):
             asked.rule_for("apps", "deployments")
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     assert min(seconds(policy) for _ in range(5)) < 5 * min(seconds(short) for _ in range(5))
 
@@ -268,16 +268,16 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 def test_hostile_yaml_is_refused_quickly_and_in_little_memory(data: bytes) -> None:
     """Aliases, depth and size are bounded; a tag runs nothing."""
-    start = time.perf_counter()
+    start = time.thread_time()
     assert faults(data)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def test_a_hostile_number_of_wildcards_does_not_take_the_square_of_the_time() -> None:
     names = ", ".join(f"'*.g{n}.a', r.g{n}.a" for n in range(12_000))
-    start = time.perf_counter()
+    start = time.thread_time()
     assert len(faults(f"resources: [{{resources: [{names}], algorithm: None}}]\n")) == 12_000
-    assert time.perf_counter() - start < 20
+    assert time.thread_time() - start < 20
 
 
 @given(st.text(max_size=200))

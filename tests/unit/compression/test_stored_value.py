@@ -165,9 +165,9 @@ HOSTILE = {
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_bytes_cost_little_time(value: bytes) -> None:
     """Depth, fields, varints and lengths are bounded; nothing raises."""
-    start = time.perf_counter()
+    start = time.thread_time()
     identify(value)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @given(st.binary(max_size=300))
@@ -281,9 +281,9 @@ def test_a_message_nested_without_end_is_told_to_a_depth() -> None:
             length.append(size & 127 | 128)
             size >>= 7
         message = b"\x0a" + bytes(length) + bytes([size]) + message
-    start = time.perf_counter()
+    start = time.thread_time()
     assert "1" in protobuf_wire.dump(message)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @pytest.mark.parametrize("data", ["0a05", "0b", "00", "0a", "08", "ff" * 11, "1d0000", "2100"])

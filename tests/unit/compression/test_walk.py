@@ -301,12 +301,12 @@ async def test_an_interruption_waits_for_the_chunk_in_hand() -> None:
         for each in entries:
             if each.key == b"4":
                 going.set()
-                may_end.wait(10)
+                may_end.wait(100)
             dealt.append(each.key)
 
     progress = Progress()
     task = asyncio.create_task(take(CHUNK, deal, progress))
-    await asyncio.to_thread(going.wait, 10)
+    await asyncio.to_thread(going.wait, 100)
     for _ in range(3):
         # People press Ctrl-C more than once.
         task.cancel()
