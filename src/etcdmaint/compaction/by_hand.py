@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from etcdmaint.compaction.compactor import Voter
 from etcdmaint.compaction.election import (
     KEY,
     State,
@@ -23,13 +23,12 @@ from etcdmaint.compaction.election import (
 )
 from etcdmaint.errors import EtcdError, RevisionCompacted, RPCTimeout
 from etcdmaint.etcd.types import RangeResult
-from etcdmaint.etcd.watch import WatchBatch
 
 _EVERYTHING = (b"\0", b"\0")
 _TELLING = 10.0
 
 
-class Member(Store, Protocol):
+class Member(Voter, Protocol):
     """Whom this is asked of; an `etcd.client.MemberClient` is one."""
 
     async def range(
@@ -43,11 +42,6 @@ class Member(Store, Protocol):
         timeout: float | None = None,
     ) -> RangeResult:
         """KV/Range."""
-
-    def watch(
-        self, key: bytes, *, start_revision: int = 0
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchBatch]]:
-        """Watch/Watch of one key."""
 
 
 @dataclass(frozen=True, slots=True)

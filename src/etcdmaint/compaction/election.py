@@ -93,24 +93,8 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What follows from the answer to the Txn.
-
-    `compact`: the revision to compact to, 0 for none. `advertised`: what the key says is compacted.
-    `key_revision`: when the key got the version that is now expected of it.
-    """
-
-    result: Result
-    state: State
-    compact: int = 0
-    advertised: int = 0
-    key_revision: int = 0
-    new_world: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Round:
-    """A round that is over.
+    """A round that is over, or has only its compaction before it.
 
     `revision`: compacted as far as this round can tell, 0 where it learned nothing. `swapped`: the key
     was written, so the election is won, whatever became of the compaction. `key_revision`: when the key
@@ -138,26 +122,26 @@ def request(state: State) -> tuple[list[Compare], list[Op], list[Op]]:
     )
 
 
-def decide(state: State, answer: TxnResult) -> Verdict:
-    """What the answer means for a contender in this state."""
-    head = answer.header.revision
+def decide(state: State, answer: TxnResult) -> Round:
+    """What the answer means for a contender in this state: who has won has yet to compact."""
+    head, swapped = answer.header.revision, answer.succeeded
     if head < state.revision:
         # Restored from a snapshot: neither the version nor the revision that we know are of this store.
-        return Verdict(
-            Result.BOOTSTRAP if answer.succeeded else Result.LOST, State(), new_world=True
-        )
-    if answer.succeeded:
-        after = State(state.version + 1, head)
-        if state.revision == 0:
-            return Verdict(Result.BOOTSTRAP, after, key_revision=head)
-        return Verdict(Result.WON, after, compact=state.revision, key_revision=head)
+        result = Result.BOOTSTRAP if swapped else Result.LOST
+        return Round(result, State(), swapped=swapped, new_world=True)
+    if swapped:
+        result = Result.WON if state.revision else Result.BOOTSTRAP
+        return Round(result, State(state.version + 1, head), swapped=True, key_revision=head)
     found = answer.responses[0] if answer.responses else None
     kv = found.kvs[0] if isinstance(found, RangeResult) and found.kvs else None
     # The key may have been deleted since we saw it: then the clock stands at 0 again.
-    return Verdict(
-        Result.LOST,
+    return replace(_found(Result.LOST, kv, head), revision=advertised(kv, head) or 0)
+
+
+def _found(result: Result, kv: KeyValue | None, head: int) -> Round:
+    return Round(
+        result,
         State(kv.version if kv else 0, head),
-        advertised=advertised(kv, head) or 0,
         key_revision=kv.mod_revision if kv else head,
     )
 
@@ -199,19 +183,11 @@ async def run_round(
         return replace(held, nospace=True)
     except EtcdError as error:
         return Round(Result.ERROR, state, error=error)
-    verdict = decide(state, answer)
-    held = Round(
-        verdict.result,
-        verdict.state,
-        verdict.advertised,
-        swapped=answer.succeeded,
-        key_revision=verdict.key_revision,
-        new_world=verdict.new_world,
-    )
-    if not verdict.compact:
+    held = decide(state, answer)
+    if held.result is not Result.WON:
         return held
-    compaction = store.compact(verdict.compact, timeout=timeout)
-    return await _carry_out(compaction, verdict.compact, held)
+    compaction = store.compact(state.revision, timeout=timeout)
+    return await _carry_out(compaction, state.revision, held)
 
 
 async def ask_until_sent(
@@ -282,12 +258,7 @@ async def _without_election(
     head = found.header.revision
     if head < state.revision:
         return Round(Result.ERROR, State(), new_world=True, error=refusal)
-    kv = found.kvs[0] if found.kvs else None
-    held = Round(
-        Result.RAW,
-        State(kv.version if kv else 0, head),
-        key_revision=kv.mod_revision if kv else head,
-    )
+    held = _found(Result.RAW, found.kvs[0] if found.kvs else None, head)
     if state.revision == 0:
         return replace(held, result=Result.ERROR, error=refusal)
     compaction = compact_physically(store, others, state.revision, physical_timeout)
