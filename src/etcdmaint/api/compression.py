@@ -8,18 +8,17 @@ for what would tell how well a resource compresses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
 from etcdmaint.api.defrag import ClusterRef
-from etcdmaint.api.fields import AS_TUPLE, MAX_INTERVAL_LENGTH, Count, Int64, MemberId, Time
+from etcdmaint.api.fields import AS_TUPLE, Count, Int64, MemberId, Time, parse_interval
 from etcdmaint.api.metadata import Resource
-from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable
+from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable, status_of
 from etcdmaint.api.vocabulary import CompressionStage
 from etcdmaint.errors import InvalidInput
-from etcdmaint.quantities import kind, parse_bytes, parse_duration, quoted
+from etcdmaint.quantities import kind, parse_bytes, quoted
 
 DEFAULT_AUDIT_INTERVAL: Final = 24 * 3600.0
 DEFAULT_AUDIT_RATE: Final = 20 << 20
@@ -33,16 +32,8 @@ MAX_SELECTORS: Final = 64
 
 
 def _audit_interval(value: object) -> float:
-    if value in ("0", "0s") or (value == 0 and type(value) is int):
-        return 0.0
-    if not isinstance(value, str):
-        raise InvalidInput("", f"must be a duration such as 12h, not {kind(value)}")
-    if len(value) > MAX_INTERVAL_LENGTH:
-        raise InvalidInput("", f"has more than {MAX_INTERVAL_LENGTH} characters")
-    seconds = parse_duration(value)
-    if not MIN_AUDIT_INTERVAL <= seconds <= MAX_AUDIT_INTERVAL:
-        raise InvalidInput("", f"{quoted(value)} is not from 1m to 8760h, nor 0 for off")
-    return seconds
+    limits = (MIN_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL)
+    return parse_interval(value, limits, "from 1m to 8760h")
 
 
 def _audit_rate(value: object) -> int:
@@ -153,15 +144,6 @@ class StorageCompressionConfiguration(Resource):
     """One StorageCompressionConfiguration as the API server has it."""
 
     spec: StorageCompressionSpec
-    status: Annotated[
-        StorageCompressionStatus,
-        BeforeValidator(lambda value: value if isinstance(value, dict) else {}),
-    ] = Field(default_factory=StorageCompressionStatus)
-
-    @property
-    def created(self) -> datetime:
-        """When it was created, by the API server's clock."""
-        return self.metadata.creation_timestamp
 
 
 def parse_compression(obj: Mapping[str, Any]) -> StorageCompressionConfiguration:
@@ -174,7 +156,4 @@ def parse_compression(obj: Mapping[str, Any]) -> StorageCompressionConfiguration
 
 def compression_status(obj: Mapping[str, Any]) -> StorageCompressionStatus:
     """Only the status, also of an object whose spec is refused; never raises."""
-    status = obj.get("status")
-    return StorageCompressionStatus.model_validate(
-        dict(status) if isinstance(status, Mapping) else {}
-    )
+    return status_of(StorageCompressionStatus, obj)

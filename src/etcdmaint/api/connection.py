@@ -26,7 +26,7 @@ from etcdmaint.api.fields import (
     parse_compaction_interval,
 )
 from etcdmaint.api.metadata import Resource
-from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable
+from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable, status_of
 from etcdmaint.api.vocabulary import Role
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import quoted
@@ -192,16 +192,11 @@ class EtcdConnection(Resource):
     """One EtcdConnection as the API server has it."""
 
     spec: EtcdConnectionSpec
-    status: Annotated[
-        EtcdConnectionStatus,
-        BeforeValidator(lambda value: value if isinstance(value, dict) else {}),
-    ] = Field(default_factory=EtcdConnectionStatus)
 
 
 def connection_status(obj: Mapping[str, Any]) -> EtcdConnectionStatus:
     """Only the status, also of an object whose spec is refused; never raises."""
-    status = obj.get("status")
-    return EtcdConnectionStatus.model_validate(dict(status) if isinstance(status, Mapping) else {})
+    return status_of(EtcdConnectionStatus, obj)
 
 
 def parse_connection(obj: Mapping[str, Any]) -> EtcdConnection:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from etcdmaint.api.fields import Count, Int64, MemberId, ObjectName, Size, Time
 from etcdmaint.api.metadata import Resource, allowed_unsafe_version, is_dry_run
-from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable
+from etcdmaint.api.schema import OBJECTS, OR_NONE, Spec, Status, parse, readable, status_of
 from etcdmaint.api.vocabulary import ClusterKind, LeaderTransfer, Outcome, Phase, Role
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes, parse_percent
@@ -109,9 +109,6 @@ class EtcdDefrag(Resource):
     """One EtcdDefrag as the API server has it."""
 
     spec: EtcdDefragSpec
-    status: Annotated[
-        EtcdDefragStatus, BeforeValidator(lambda value: value if isinstance(value, dict) else {})
-    ] = Field(default_factory=EtcdDefragStatus)
 
     @property
     def created(self) -> datetime:
@@ -139,5 +136,4 @@ def parse_defrag(obj: Mapping[str, Any]) -> EtcdDefrag:
 
 def defrag_status(obj: Mapping[str, Any]) -> EtcdDefragStatus:
     """Only the status, also of an object whose spec is refused; never raises."""
-    status = obj.get("status")
-    return EtcdDefragStatus.model_validate(dict(status) if isinstance(status, Mapping) else {})
+    return status_of(EtcdDefragStatus, obj)

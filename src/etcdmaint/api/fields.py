@@ -53,13 +53,19 @@ def parse_compaction_interval(value: str | int, field: str = "") -> float:
 
     For the field of an EtcdConnection and the annotation on an EtcdCluster. Raises InvalidInput.
     """
-    if value in ("0", "0s") or (value == 0 and isinstance(value, int) and value is not False):
+    limits = (MIN_COMPACTION_INTERVAL, MAX_COMPACTION_INTERVAL)
+    return parse_interval(value, limits, "from 10s to 24h", field)
+
+
+def parse_interval(value: object, limits: tuple[float, float], told: str, field: str = "") -> float:
+    """A Go duration within `limits` (seconds; `told` says them), or 0 for off: `0` or `0s`."""
+    if value in ("0", "0s") or (value == 0 and type(value) is int):
         return 0.0
     if isinstance(value, str) and len(value) > MAX_INTERVAL_LENGTH:
         raise InvalidInput(field, f"has more than {MAX_INTERVAL_LENGTH} characters")
     seconds = parse_duration(str(value) if type(value) is int else value, field)  # type: ignore[arg-type]  # it refuses every other type
-    if not MIN_COMPACTION_INTERVAL <= seconds <= MAX_COMPACTION_INTERVAL:
-        raise InvalidInput(field, f"{quoted(value)} is not from 10s to 24h, nor 0 for off")
+    if not limits[0] <= seconds <= limits[1]:
+        raise InvalidInput(field, f"{quoted(value)} is not {told}, nor 0 for off")
     return seconds
 
 

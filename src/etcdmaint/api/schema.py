@@ -72,6 +72,12 @@ class Status(BaseModel):
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+def status_of(model: type[ModelT], obj: Mapping[str, Any]) -> ModelT:
+    """An object's status alone, whatever its spec is like; never raises."""
+    status = obj.get("status")
+    return model.model_validate(dict(status) if isinstance(status, Mapping) else {})
+
+
 def parse(model: type[ModelT], value: object, path: str = "") -> ModelT:
     """Validate a JSON value, whatever it is.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from etcdmaint.api.connection import EtcdConnectionStatus, parse_connection
+from etcdmaint.api.connection import EtcdConnectionStatus, connection_status, parse_connection
 from etcdmaint.api.defrag import defrag_status, parse_defrag
 from etcdmaint.api.metadata import allowed_unsafe_version, is_dry_run, is_paused, object_key
 from etcdmaint.errors import InvalidInput
@@ -107,11 +107,11 @@ def test_a_valid_object_with_one_value_replaced_is_refused_or_read(
 def test_no_status_stops_an_object_from_being_read(status: Any) -> None:
     """D2, D52: a status may be written by anybody."""
     obj = {"metadata": METADATA, "spec": {"clusterRef": {"name": "etcd"}}, "status": status}
-    read = parse_defrag(obj).status
-    assert read == defrag_status(obj)
-    json.dumps(read.to_wire())
+    parse_defrag(obj)
+    json.dumps(defrag_status(obj).to_wire())
     obj["spec"] = {"endpoints": ["etcd"]}
-    json.dumps(parse_connection(obj).status.to_wire())
+    parse_connection(obj)
+    json.dumps(connection_status(obj).to_wire())
 
 
 @FEW
