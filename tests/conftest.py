@@ -1,15 +1,26 @@
 """What every test may use: the fixtures that start real servers."""
 
+import os
 import signal
 import threading
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.controlplane.fixtures"]
 
-# How long one example takes says how busy the machine is, nothing else.
-settings.register_profile("unhurried", deadline=None)
+# How long an example takes, or the making of one, says how busy the machine is, nothing else. Each run has
+# the same examples, so that it judges the change and not its luck; whoever asks for more gets others.
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    derandomize="ETCDMAINT_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("unhurried")
+
+# Whoever runs the tests may have an etcd of their own.
+for _name in [name for name in os.environ if name.startswith("ETCDCTL_")]:
+    del os.environ[_name]
 
 # A shell ignores SIGINT for what it starts in the background, and children inherit that: tests that
 # interrupt one would wait for ever.
