@@ -30,6 +30,18 @@ class Definition:
     buckets: tuple[float, ...] = ()
 
 
+def _counter(name: str, text: str, labels: str = "") -> Definition:
+    return Definition(name, Kind.COUNTER, text, tuple(labels.split()))
+
+
+def _gauge(name: str, text: str, labels: str = "") -> Definition:
+    return Definition(name, Kind.GAUGE, text, tuple(labels.split()))
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...], labels: str = "") -> Definition:
+    return Definition(name, Kind.HISTOGRAM, text, tuple(labels.split()), buckets)
+
+
 def _doubling(first: float, count: int) -> tuple[float, ...]:
     return tuple(round(first * 2**step, 6) for step in range(count))
 
@@ -91,258 +103,211 @@ PUBLISH_RESULTS: tuple[str, ...] = ("created", "updated", "restored", "failed")
 AUDIT_RESULTS: tuple[str, ...] = ("consistent", "inconsistent", "failed")
 
 # The object that a cluster is reached by; one etcd may have several.
-CLUSTER_LABELS = ("namespace", "name", "kind")
-_MEMBER_LABELS = (*CLUSTER_LABELS, "member_id")
+_CLUSTER = "namespace name kind"
+_MEMBER = f"{_CLUSTER} member_id"
 
 # --- this process ---------------------------------------------------------------------------------
 
-BUILD_INFO = Definition(
+BUILD_INFO = _gauge(
     "etcdmaint_build_info",
-    Kind.GAUGE,
     "Always 1; the labels say which build runs, on which Python and kopf.",
-    ("version", "revision", "python_version", "kopf_version"),
+    "version revision python_version kopf_version",
 )
-LEADER = Definition(
+LEADER = _gauge(
     "leader_election_master_status",
-    Kind.GAUGE,
     "Whether this replica holds the leader Lease of that name: 1 leads, 0 stands by.",
-    ("name",),
+    "name",
 )
-EVENT_LOOP_LAG = Definition(
+EVENT_LOOP_LAG = _histogram(
     "etcdmaint_event_loop_lag_seconds",
-    Kind.HISTOGRAM,
     "How much later than asked for the event loop woke up a task, sampled once a second.",
-    (),
     _LAG_BUCKETS,
 )
-MAX_CONCURRENT_RUNS = Definition(
+MAX_CONCURRENT_RUNS = _gauge(
     "etcdmaint_max_concurrent_runs",
-    Kind.GAUGE,
     "How many runs, on different etcd clusters, this process carries out at the same time at most.",
 )
-ACTIVE_RUNS = Definition(
+ACTIVE_RUNS = _gauge(
     "etcdmaint_active_runs",
-    Kind.GAUGE,
     "Runs that hold their etcd cluster's slot in this process now; those that wait are not among them.",
-    ("operation",),
+    "operation",
 )
 
 # --- calls to others ------------------------------------------------------------------------------
 
-ETCD_RPC_DURATION = Definition(
+ETCD_RPC_DURATION = _histogram(
     "etcdmaint_etcd_rpc_duration_seconds",
-    Kind.HISTOGRAM,
     "Duration of the RPCs sent to etcd members, by method and gRPC status code; Defragment has "
     "etcdmaint_member_defrag_duration_seconds besides.",
-    ("method", "code"),
     _RPC_BUCKETS,
+    "method code",
 )
-KUBERNETES_REQUEST_DURATION = Definition(
+KUBERNETES_REQUEST_DURATION = _histogram(
     "etcdmaint_kubernetes_request_duration_seconds",
-    Kind.HISTOGRAM,
     "Duration of this program's own requests to the Kubernetes API, by verb, resource and result; "
     "the watches and finalizer patches of kopf are not among them.",
-    ("verb", "resource", "result"),
     _REQUEST_BUCKETS,
+    "verb resource result",
 )
-STATUS_WRITE_CONFLICTS = Definition(
+STATUS_WRITE_CONFLICTS = _counter(
     "etcdmaint_status_write_conflicts_total",
-    Kind.COUNTER,
     "Status writes that the Kubernetes API refused because the object had changed meanwhile; each "
     "was tried again on the newer object.",
 )
 
 # --- defragmentation ------------------------------------------------------------------------------
 
-RUNS_TERMINAL = Definition(
+RUNS_TERMINAL = _counter(
     "etcdmaint_runs_terminal_total",
-    Kind.COUNTER,
     "Runs that reached their last phase, by phase and reason.",
-    ("operation", "phase", "reason"),
+    "operation phase reason",
 )
-MEMBERS_PROCESSED = Definition(
+MEMBERS_PROCESSED = _counter(
     "etcdmaint_members_processed_total",
-    Kind.COUNTER,
     "Members that a run was done with, by outcome and reason.",
-    ("outcome", "reason"),
+    "outcome reason",
 )
-RECLAIMED_BYTES = Definition(
+RECLAIMED_BYTES = _counter(
     "etcdmaint_member_reclaimed_bytes_total",
-    Kind.COUNTER,
     "Bytes that defragmentation gave back to the disks; a member that grew counts as nothing.",
 )
-DEFRAG_DURATION = Definition(
+DEFRAG_DURATION = _histogram(
     "etcdmaint_member_defrag_duration_seconds",
-    Kind.HISTOGRAM,
     "Duration of the Defragment RPCs that succeeded; meanwhile the member answered nobody.",
-    (),
     _DEFRAGMENT_BUCKETS,
 )
-SWEEP_OVERHEAD = Definition(
+SWEEP_OVERHEAD = _histogram(
     "etcdmaint_sweep_overhead_seconds",
-    Kind.HISTOGRAM,
     "Time from Running to the end of a run, less its Defragment RPCs: gate, settling, transfer.",
-    (),
     _OVERHEAD_BUCKETS,
 )
-GATE_DEFERRALS = Definition(
+GATE_DEFERRALS = _counter(
     "etcdmaint_gate_deferrals_total",
-    Kind.COUNTER,
     "Times that the gate began to defer a run, by reason; checking again does not count anew.",
-    ("reason",),
+    "reason",
 )
-LEADERSHIP_TRANSFERS = Definition(
+LEADERSHIP_TRANSFERS = _counter(
     "etcdmaint_leadership_transfers_total",
-    Kind.COUNTER,
     "Attempts to move etcd's leadership off a member before its turn, by result.",
-    ("result",),
+    "result",
 )
-RUNS = Definition(
-    "etcdmaint_runs",
-    Kind.GAUGE,
-    "Run objects that exist, by phase.",
-    ("operation", "phase"),
-)
-RUN_START = Definition(
+RUNS = _gauge("etcdmaint_runs", "Run objects that exist, by phase.", "operation phase")
+RUN_START = _gauge(
     "etcdmaint_run_start_timestamp_seconds",
-    Kind.GAUGE,
     "Since when a run that is not finished has been Running, as Unix time.",
-    ("namespace", "name", "operation"),
+    "namespace name operation",
 )
-LAST_SUCCESS = Definition(
+LAST_SUCCESS = _gauge(
     "etcdmaint_last_success_timestamp_seconds",
-    Kind.GAUGE,
     "When the newest run on that cluster that still exists was completed, as Unix time; dry runs do not "
     "count.",
-    (*CLUSTER_LABELS, "operation"),
+    f"{_CLUSTER} operation",
 )
-ORPHANED_RUNS = Definition(
+ORPHANED_RUNS = _gauge(
     "etcdmaint_orphaned_runs",
-    Kind.GAUGE,
     "Unfinished runs that nothing in this process is working on, although it leads.",
 )
 
 # --- clusters and members -------------------------------------------------------------------------
 
-CLUSTER_REACHABLE = Definition(
+CLUSTER_REACHABLE = _gauge(
     "etcdmaint_cluster_reachable",
-    Kind.GAUGE,
     "Whether every member of the etcd cluster behind this object could be reached: 1 or 0.",
-    CLUSTER_LABELS,
+    _CLUSTER,
 )
-CLUSTER_HEALTHY = Definition(
+CLUSTER_HEALTHY = _gauge(
     "etcdmaint_cluster_healthy",
-    Kind.GAUGE,
     "Whether the etcd cluster behind this object has a leader, its members and no alarm: 1 or 0.",
-    CLUSTER_LABELS,
+    _CLUSTER,
 )
-MEMBER_REACHABLE = Definition(
+MEMBER_REACHABLE = _gauge(
     "etcdmaint_member_reachable",
-    Kind.GAUGE,
     "Whether this member answered when it was last measured: 1 or 0.",
-    _MEMBER_LABELS,
+    _MEMBER,
 )
-MEMBER_DB_SIZE = Definition(
-    "etcdmaint_member_db_size_bytes",
-    Kind.GAUGE,
-    "Size of the member's database file.",
-    _MEMBER_LABELS,
+MEMBER_DB_SIZE = _gauge(
+    "etcdmaint_member_db_size_bytes", "Size of the member's database file.", _MEMBER
 )
-MEMBER_DB_SIZE_IN_USE = Definition(
+MEMBER_DB_SIZE_IN_USE = _gauge(
     "etcdmaint_member_db_size_in_use_bytes",
-    Kind.GAUGE,
     "Bytes of the database file that hold data; defragmentation gives the rest back.",
-    _MEMBER_LABELS,
+    _MEMBER,
 )
-MEMBER_QUOTA = Definition(
+MEMBER_QUOTA = _gauge(
     "etcdmaint_member_quota_bytes",
-    Kind.GAUGE,
     "Size of the database file at which etcd takes no more writes; absent where none is set.",
-    _MEMBER_LABELS,
+    _MEMBER,
 )
 
 # --- compaction -----------------------------------------------------------------------------------
 
-COMPACTION_ROUNDS = Definition(
+COMPACTION_ROUNDS = _counter(
     "etcdmaint_compaction_rounds_total",
-    Kind.COUNTER,
     "Rounds of the compaction election that this process took part in, by result.",
-    ("cluster", "result"),
+    "cluster result",
 )
-COMPACTION_REVISION = Definition(
+COMPACTION_REVISION = _gauge(
     "etcdmaint_compaction_revision",
-    Kind.GAUGE,
     "The newest revision known to be compacted away in the etcd cluster of that ID.",
-    ("cluster",),
+    "cluster",
 )
-COMPACTION_CLOCK = Definition(
+COMPACTION_CLOCK = _gauge(
     "etcdmaint_compaction_clock",
-    Kind.GAUGE,
     "Version of the key compact_rev_key, the election's logical clock, as last seen.",
-    ("cluster",),
+    "cluster",
 )
-COMPACTION_LAST_SUCCESS = Definition(
+COMPACTION_LAST_SUCCESS = _gauge(
     "etcdmaint_compaction_last_success_timestamp_seconds",
-    Kind.GAUGE,
     "When the compacted revision last advanced, by whomever, as Unix time.",
-    ("cluster",),
+    "cluster",
 )
-COMPACTION_INVALID_INTERVAL = Definition(
+COMPACTION_INVALID_INTERVAL = _gauge(
     "etcdmaint_compaction_invalid_interval",
-    Kind.GAUGE,
     "Always 1, for each object whose compaction interval cannot be read: it is not compacted.",
-    CLUSTER_LABELS,
+    _CLUSTER,
 )
 
 # --- what is stored -------------------------------------------------------------------------------
 
 # Nothing here by resource, and no ratio: how well a resource compresses tells of its content.
-_CONFIGURATION_LABELS = ("namespace", "name")
+_CONFIGURATION = "namespace name"
 
-COMPRESSION_CONFIGURATIONS = Definition(
+COMPRESSION_CONFIGURATIONS = _gauge(
     "etcdmaint_storage_compression_configurations",
-    Kind.GAUGE,
     "StorageCompressionConfigurations that exist, by condition and its status.",
-    ("condition", "status"),
+    "condition status",
 )
-COMPRESSION_PUBLISHES = Definition(
+COMPRESSION_PUBLISHES = _counter(
     "etcdmaint_storage_compression_publishes_total",
-    Kind.COUNTER,
     "Times that the ConfigMap of a StorageCompressionConfiguration was written or could not be, by "
     "result; restored is one that somebody else had changed or deleted.",
-    ("result",),
+    "result",
 )
-STORAGE_AUDITS = Definition(
+STORAGE_AUDITS = _counter(
     "etcdmaint_storage_audits_total",
-    Kind.COUNTER,
     "Audits of what is stored that are over, by result; inconsistent ones read more than one revision.",
-    ("result",),
+    "result",
 )
-STORAGE_AUDIT_DURATION = Definition(
+STORAGE_AUDIT_DURATION = _histogram(
     "etcdmaint_storage_audit_duration_seconds",
-    Kind.HISTOGRAM,
     "Duration of the audits of what is stored, whatever their result; waiting for others is included.",
-    (),
     _AUDIT_BUCKETS,
 )
-STORAGE_LAST_AUDIT = Definition(
+STORAGE_LAST_AUDIT = _gauge(
     "etcdmaint_storage_last_audit_timestamp_seconds",
-    Kind.GAUGE,
     "When what is stored was last counted for this StorageCompressionConfiguration, as Unix time.",
-    _CONFIGURATION_LABELS,
+    _CONFIGURATION,
 )
-STORAGE_VALUES = Definition(
+STORAGE_VALUES = _gauge(
     "etcdmaint_storage_values",
-    Kind.GAUGE,
     "Values that the last audit found, by the form in which they are stored.",
-    (*_CONFIGURATION_LABELS, "form"),
+    f"{_CONFIGURATION} form",
 )
-STORAGE_VALUES_BYTES = Definition(
+STORAGE_VALUES_BYTES = _gauge(
     "etcdmaint_storage_values_bytes",
-    Kind.GAUGE,
     "Size of those values, summed over the resources that have at least 100; absent where those have "
     "fewer than 100 of that form.",
-    (*_CONFIGURATION_LABELS, "form"),
+    f"{_CONFIGURATION} form",
 )
 
 CATALOGUE: tuple[Definition, ...] = tuple(

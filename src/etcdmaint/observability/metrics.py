@@ -13,6 +13,7 @@ from enum import StrEnum
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from etcdmaint.compaction.election import Result
 from etcdmaint.observability import catalogue
 from etcdmaint.observability.catalogue import Definition, Kind
 
@@ -157,17 +158,6 @@ class ProcessState:
         self._lag.observe(max(0.0, seconds))
 
 
-class CompactionResult(StrEnum):
-    """How a round of the compaction election ended."""
-
-    WON = "won"
-    LOST = "lost"
-    BOOTSTRAP = "bootstrap"
-    ALREADY_COMPACTED = "already_compacted"
-    RAW = "raw"
-    ERROR = "error"
-
-
 class Compactions:
     """Counts the rounds of the compaction election, by etcd cluster ID in hex."""
 
@@ -188,12 +178,12 @@ class Compactions:
 
     def started(self, cluster: str) -> None:
         """A compactor takes part for this cluster from now on: its rates begin at zero."""
-        for result in CompactionResult:
+        for result in Result:
             self._rounds.labels(cluster, result)
 
     def round(self, cluster: str, result: str, clock: int) -> None:
         """One round is over; `clock` is the version of compact_rev_key as known after it."""
-        self._rounds.labels(cluster, CompactionResult(result)).inc()
+        self._rounds.labels(cluster, Result(result)).inc()
         self._clock.labels(cluster).set(clock)
 
     def known(self, cluster: str, revision: int) -> None:
@@ -207,7 +197,7 @@ class Compactions:
 
     def stopped(self, cluster: str) -> None:
         """No compactor takes part for this cluster any more: its series go."""
-        for result in CompactionResult:
+        for result in Result:
             self._rounds.remove(cluster, result)
         for gauge in (self._revision, self._clock, self._last_success):
             gauge.remove(cluster)

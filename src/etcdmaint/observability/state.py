@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
@@ -23,8 +23,7 @@ from etcdmaint.observability.catalogue import Definition, Kind
 _PHASES = tuple(phase for phase in Phase if phase is not Phase.NEW)
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKey:
+class ObjectKey(NamedTuple):
     """The object by which an etcd cluster is reached."""
 
     namespace: str
@@ -106,20 +105,16 @@ class Snapshot(Protocol):
         """How many unfinished runs nothing here works on, though this process leads."""
 
 
-@dataclass(slots=True)
-class _Families:
-    """The families of one scrape, in the order of their first sample."""
-
-    made: dict[str, GaugeMetricFamily] = field(default_factory=dict)
+class _Families(dict[str, GaugeMetricFamily]):
+    """Those of one scrape, in the order of their first sample."""
 
     def add(self, definition: Definition, labels: Iterable[str], value: float | None) -> None:
         assert definition.kind is Kind.GAUGE, definition
-        family = self.made.get(definition.name)
-        if family is None:
-            family = GaugeMetricFamily(definition.name, definition.help, labels=definition.labels)
-            self.made[definition.name] = family
+        name = definition.name
+        if name not in self:
+            self[name] = GaugeMetricFamily(name, definition.help, labels=definition.labels)
         if value is not None:
-            family.add_metric(list(labels), float(value))
+            self[name].add_metric(list(labels), float(value))
 
 
 class StateCollector(Collector):
@@ -139,15 +134,14 @@ class StateCollector(Collector):
         self._collect_clusters(families)
         self._collect_runs(families)
         self._collect_configurations(families)
-        yield from families.made.values()
+        yield from families.values()
 
     def _collect_clusters(self, families: _Families) -> None:
         for cluster in self._snapshot.clusters():
-            key = (cluster.key.namespace, cluster.key.name, cluster.key.kind)
-            families.add(catalogue.CLUSTER_REACHABLE, key, cluster.reachable)
-            families.add(catalogue.CLUSTER_HEALTHY, key, cluster.healthy)
+            families.add(catalogue.CLUSTER_REACHABLE, cluster.key, cluster.reachable)
+            families.add(catalogue.CLUSTER_HEALTHY, cluster.key, cluster.healthy)
             for member in cluster.members:
-                member_labels = (*key, f"{member.member_id:016x}")
+                member_labels = (*cluster.key, f"{member.member_id:016x}")
                 families.add(catalogue.MEMBER_REACHABLE, member_labels, member.reachable)
                 families.add(catalogue.MEMBER_DB_SIZE, member_labels, member.db_size)
                 families.add(catalogue.MEMBER_DB_SIZE_IN_USE, member_labels, member.db_size_in_use)
@@ -165,8 +159,8 @@ class StateCollector(Collector):
                 families.add(catalogue.RUN_START, labels, run.started)
             elif run.phase != Phase.COMPLETE or run.dry_run or run.completed is None:
                 continue
-            elif (key := run.cluster) is not None:
-                ref = (key.namespace, key.name, key.kind, run.operation)
+            elif run.cluster is not None:
+                ref = (*run.cluster, run.operation)
                 succeeded[ref] = max(run.completed, succeeded.get(ref, 0.0))
         for cluster_labels, completed in succeeded.items():
             families.add(catalogue.LAST_SUCCESS, cluster_labels, completed)

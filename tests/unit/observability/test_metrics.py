@@ -7,9 +7,9 @@ import platform
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from etcdmaint.compaction.election import Result
 from etcdmaint.defrag.run import Instrumentation
 from etcdmaint.observability.metrics import (
-    CompactionResult,
     Compactions,
     Defragmentations,
     EtcdRpcs,
@@ -153,7 +153,7 @@ def test_the_rounds_of_a_cluster_begin_at_zero_and_end_with_it(
     compactions = Compactions(registry)
     compactions.started("00000000000000ab")
     labels = {"cluster": "00000000000000ab"}
-    for result in CompactionResult:
+    for result in Result:
         rounds = labels | {"result": str(result)}
         assert registry.get_sample_value("etcdmaint_compaction_rounds_total", rounds) == 0
     compactions.round("00000000000000ab", "won", clock=7)
