@@ -102,7 +102,7 @@ async def measuring(
 
 
 async def came(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # the monitor has no signal of its own
             await asyncio.sleep(0.001)
 
