@@ -93,7 +93,7 @@ class Counts:
         """Ignore it."""
 
 
-def dial_to(cluster: EtcdCluster, access: Access | None = None, timeout: float = 1.0) -> Dial:
+def dial_to(cluster: EtcdCluster, access: Access | None = None, timeout: float = 3.0) -> Dial:
     """The way to a cluster."""
     secure = cluster.tls is not None
 
@@ -131,7 +131,7 @@ async def compacting(
             await line.close()
 
 
-async def until(condition: Callable[[], object], what: str, timeout: float = 20.0) -> None:
+async def until(condition: Callable[[], object], what: str, timeout: float = 60.0) -> None:
     """Wait for a condition without holding up the event loop."""
     deadline = time.monotonic() + timeout
     while not await asyncio.to_thread(condition):

@@ -110,7 +110,11 @@ async def test_a_compactor_compacts_once_an_interval_and_says_so(
         assert view.won_last is True
         assert not view.stalled
         await until(lambda: compacted_to(member) >= view.revision, "applied there too")
-        assert all_rpcs(cluster, "Compact") == all_rpcs(cluster, "Txn") - 1
+        # The next round may begin while they are counted, with its Txn.
+        await until(
+            lambda: all_rpcs(cluster, "Compact") == all_rpcs(cluster, "Txn") - 1,
+            "a Compact for each Txn but the first",
+        )
 
 
 async def test_losers_learn_of_a_round_at_once_by_the_watch(
@@ -161,7 +165,7 @@ async def test_a_watch_on_a_member_without_a_leader_ends(
                 other.pause()
             try:
                 with pytest.raises(NoLeader):
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(60):
                         await anext(watch)
             finally:
                 for other in others:
@@ -179,7 +183,7 @@ async def test_when_the_leader_dies_in_mid_round_the_next_interval_is_compacted(
         # Frozen first, so that the next round is in flight when it dies.
         leader.pause()
         held = len(counts.rounds)
-        await until(lambda: counts.rounds[held:], "a round that met it", 20)
+        await until(lambda: counts.rounds[held:], "a round that met it")
         leader.kill()
         known = compactor.compact_revision
         await until(lambda: compactor.compact_revision > known, "compacts again")
@@ -197,11 +201,12 @@ async def test_a_member_that_hangs_longer_than_the_interval_holds_up_no_more_tha
         if asked is cluster.leader():
             # The leader's absence costs an election besides; here it is a follower's turn.
             cluster.etcdctl("move-leader", cluster.followers()[0].id_hex, member=asked)
+        held = len(counts.rounds)
         asked.pause()
         try:
             known = compactor.compact_revision
-            await until(lambda: compactor.compact_revision > known + 1, "compacts", 30)
-            assert counts.rounds.count("error") <= 2
+            await until(lambda: compactor.compact_revision > known + 1, "compacts")
+            assert counts.rounds[held:].count("error") <= 2
         finally:
             asked.resume()
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -37,19 +38,22 @@ async def test_a_flapping_etcd_gets_one_real_probe_a_second(
 
         probe = Probe(connect, SystemClock())
         await probe.connect()
+        begun = time.monotonic()
         before = all_rpcs(cluster, "Range")
         for _ in range(20):
             assert await probe.check() is None
             await asyncio.sleep(0.05)
-        assert 1 <= all_rpcs(cluster, "Range") - before <= 2
+        # At most one at the beginning, and one for each second that has gone by.
+        assert 1 <= all_rpcs(cluster, "Range") - before <= 1 + int(time.monotonic() - begun)
         member.pause()
         try:
             await asyncio.sleep(1.0)
             assert isinstance(await probe.check(), EtcdError)
         finally:
             member.resume()
-        await asyncio.sleep(1.0)
-        assert await probe.check() is None
+        async with asyncio.timeout(60):
+            while await probe.check() is not None:  # noqa: ASYNC110 - the condition is etcd's
+                await asyncio.sleep(0.2)
 
 
 async def test_a_member_held_in_its_defragmentation_does_not_make_it_unreachable(
@@ -100,7 +104,7 @@ def test_status_says_whether_reads_are_answered(etcd_cluster_factory: EtcdCluste
 
     def status() -> dict[str, object]:
         command = [str(PROGRAM), "--endpoints", cluster.client_urls[0], "status", "-o", "json"]
-        command += ["--command-timeout", "2s"]
+        command += ["--command-timeout", "4s"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         found = json.loads(done.stdout)["reads"]
         assert isinstance(found, dict)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from etcdmaint.clock import SystemClock
-from etcdmaint.compaction.election import State
 from etcdmaint.compaction.line import Dial
 from etcdmaint.compaction.registry import Registry
 from etcdmaint.errors import MemberUnreachable
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.etcd
 def way(urls: Sequence[str]) -> Dial:
     async def dial() -> ClusterClient:
         seeds = [Endpoint.parse(url) for url in urls]
-        return await ClusterClient.connect(seeds, Access(), timeout=1.0)
+        return await ClusterClient.connect(seeds, Access(), timeout=3.0)
 
     return dial
 
@@ -126,10 +125,9 @@ async def test_a_cluster_restored_from_a_snapshot_is_compacted_anew(
         await until(lambda: compactor.compact_revision > 50, "knows the later ones")
         await asyncio.to_thread(restore, cluster, snapshot, token="etcd-cluster")
         assert read_key(member).head < 50
-        await until(lambda: compactor.state == State(), "begins anew", 10)
-        assert compactor.compact_revision < 50
+        await until(lambda: compactor.compact_revision < 50, "begins anew")
         known = compactor.compact_revision
-        await until(lambda: compactor.compact_revision > known, "compacts again", 10)
+        await until(lambda: compactor.compact_revision > known, "compacts again")
         assert compactor.compact_revision <= read_key(member).head
 
 
@@ -144,8 +142,8 @@ async def test_a_cluster_restored_under_a_new_id_is_told_to_its_holder(
         snapshot = tmp_path / "snapshot.db"
         await asyncio.to_thread(cluster.etcdctl, "snapshot", "save", str(snapshot), member=member)
         await asyncio.to_thread(restore, cluster, snapshot, token="another")
-        await until(lambda: hold.astray, "noticed", 15)
+        await until(lambda: hold.astray, "noticed")
         fresh = await registry.hold(dial_to(cluster), 0.5)
         await hold.release()
         assert fresh.cluster_id != hold.cluster_id
-        await until(lambda: fresh.compact_revision > 0, "compacts", 10)
+        await until(lambda: fresh.compact_revision > 0, "compacts")

@@ -203,7 +203,7 @@ async def test_a_stalled_member_ends_a_read_in_time(
 ) -> None:
     cluster = etcd_cluster_factory(size=1)
     plant(cluster, [(b"/large/%02d" % number, bytes(1_000_000)) for number in range(20)])
-    async with reader_of(cluster, timeout=0.5) as reader:
+    async with reader_of(cluster, timeout=3.0) as reader:
         chunks = reader.read(b"\0", b"\0", 0)
         async with aclosing(chunks):
             await anext(chunks)

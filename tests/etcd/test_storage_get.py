@@ -195,7 +195,7 @@ def test_history_is_every_revision_that_is_left(
             endpoints(cluster),
             "--output=json",
             key.decode(),
-            "--command-timeout=1s",
+            "--command-timeout=2s",
         )
     finally:
         for member in cluster.members:
