@@ -40,6 +40,7 @@ from etcdmaint.kube.connections import ConnectionMonitor, Pace
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.inventory import RunInventory
 from etcdmaint.kube.leases import Elector, LeaseTiming, own_identity
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import COMPRESSIONS, ETCD_CLUSTERS, ETCD_CONNECTIONS
 from etcdmaint.kube.resync import Resync
 from etcdmaint.kube.runs import Runner
@@ -177,24 +178,23 @@ class Operator:
 
     def _build_parts(self, fence: Fence, address_map: AddressMap) -> None:
         options, api, clock = self._options, self._api, self._clock
-        rpcs = EtcdRpcs(self.registry)
-        clusters = Clusters(api, address_map, options.namespaces)
         self._events = EventSink(api, clock, instance=self._identity)
         self._inventory = RunInventory()
         queue = RunQueue(options.max_concurrent_runs)
-        self._connections = ConnectionMonitor(
-            api, clusters, fence, clock, observer=rpcs, pace=options.pace
-        )
+        shared: dict[str, Any] = {
+            "api": api,
+            "clusters": Clusters(api, address_map, options.namespaces),
+            "events": self._events,
+            "fence": fence,
+            "clock": clock,
+            "observer": EtcdRpcs(self.registry),
+        }
+        self._connections = ConnectionMonitor(Parts(**shared), options.pace)
         self._runner = Runner(
             RunParts(
-                api=api,
-                clusters=clusters,
+                **shared,
                 schema=DefragSchema(api, clock),
-                events=self._events,
-                fence=fence,
-                clock=clock,
                 instrumentation=Defragmentations(self.registry),
-                observer=rpcs,
                 queue=queue,
                 timing=options.timing or Timing(deadline_floor=options.active_deadline),
                 take_over=options.take_over,
@@ -203,25 +203,11 @@ class Operator:
         )
         counts = Compactions(self.registry)
         self._compactors = Registry(clock, observer=counts)
-        self._compactions = CompactionKeeper(
-            api,
-            clusters,
-            self._compactors,
-            self._events,
-            fence,
-            clock,
-            refusals=counts,
-            observer=rpcs,
-        )
+        self._compactions = CompactionKeeper(Parts(**shared), self._compactors, counts)
         self._compressions = CompressionMonitor(
             CompressionParts(
-                api=api,
-                clusters=clusters,
-                events=self._events,
-                fence=fence,
-                clock=clock,
+                **shared,
                 instrumentation=StorageCompression(self.registry),
-                observer=rpcs,
                 pace=options.compression_pace,
             )
         )
@@ -312,8 +298,8 @@ class Operator:
         ]
         holding = asyncio.create_task(self._elector.hold(), name="lease")
         working = asyncio.create_task(self._run_kopf(), name="kopf")
-        stopping = asyncio.create_task(self._stopped(), name="stop")
-        everything = [*tasks, working, stopping, holding]
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        everything: list[asyncio.Task[Any]] = [*tasks, working, stopping, holding]
         self.live.add("kopf", lambda: "has ended" if working.done() else None)
         try:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
@@ -335,9 +321,6 @@ class Operator:
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
-
-    async def _stopped(self) -> None:
-        await self._stop.wait()
 
     async def _drain(self, holding: asyncio.Task[None]) -> None:
         """Let the members in flight finish, unless somebody is in a hurry or the Lease is lost."""

@@ -6,7 +6,7 @@ that must (a run costs at most two writes a member).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from etcdmaint.defrag.run import (
@@ -21,22 +21,16 @@ from etcdmaint.defrag.run import (
 )
 
 
+@dataclass(slots=True)
 class Ledger:
     """Holds the state of the run; every change goes through here."""
 
-    def __init__(
-        self,
-        state: RunState,
-        journal: Journal,
-        audience: Audience,
-        instrumentation: Instrumentation,
-    ) -> None:
-        self.state = state
-        self._written = ""
-        """The message that is durable, as far as this process has written it."""
-        self._journal = journal
-        self._audience = audience
-        self._instrumentation = instrumentation
+    state: RunState
+    journal: Journal
+    audience: Audience
+    instrumentation: Instrumentation
+    written: str = ""
+    """The message that is durable, as far as this process has written it."""
 
     def amend(self, **changes: Any) -> None:
         """Change the record in memory: it is written with the next `write`."""
@@ -51,8 +45,8 @@ class Ledger:
 
     async def persist(self) -> None:
         """Return when the record as it is is durable."""
-        await self._journal.record(self.state)
-        self._written = self.state.message
+        await self.journal.record(self.state)
+        self.written = self.state.message
 
     def amend_row(self, row: MemberRow) -> None:
         """Replace the row of the same member, and count it once it has its outcome."""
@@ -61,7 +55,7 @@ class Ledger:
             rows=tuple(row if old.member_id == row.member_id else old for old in self.state.rows)
         )
         if row.outcome is not Outcome.PENDING and before.outcome is Outcome.PENDING:
-            self._instrumentation.member_finished(
+            self.instrumentation.member_finished(
                 row.outcome, row.reason, max(0, row.reclaimed_bytes or 0)
             )
 
@@ -85,12 +79,12 @@ class Ledger:
         may be about another member by now. Whether it was.
         """
         if self.state.reason != reason:
-            self._instrumentation.deferred(reason)
+            self.instrumentation.deferred(reason)
             await self.write(reason=reason, message=message)
-            self._audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
+            self.audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
             return True
         self.amend(message=message)
-        if not stale or message == self._written:
+        if not stale or message == self.written:
             return False
         await self.write()
         return True

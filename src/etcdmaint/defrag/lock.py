@@ -105,6 +105,13 @@ async def read_slot(client: MemberClient, *, timeout: float | None = None) -> He
     return None
 
 
+def blocked_by(held: HeldSlot | None, holder: str) -> SlotValue | None:
+    """Whoever else has the slot; None when it is free, the holder's, or of one who is proven dead (D63)."""
+    if held is None or held.value.holder == holder or is_dead(held.value.holder):
+        return None
+    return held.value
+
+
 class Slot:
     """This run's hold on the cluster. Each call is given a member that can answer it now."""
 
@@ -123,12 +130,6 @@ class Slot:
         mine = self._mine
         return (value.holder, value.epoch, value.uid) == (mine.holder, mine.epoch, mine.uid)
 
-    def blocked_by(self, held: HeldSlot | None) -> SlotValue | None:
-        """Whoever else holds the slot; None when it is free, ours, or its holder is proven dead (D63)."""
-        if held is None or held.value.holder == self._mine.holder or is_dead(held.value.holder):
-            return None
-        return held.value
-
     async def acquire(
         self,
         client: MemberClient,
@@ -145,7 +146,7 @@ class Slot:
         SpaceExceeded when etcd takes no writes and nobody else has it.
         """
         held = await read_slot(client, timeout=self._timeout)
-        other = self.blocked_by(held)
+        other = blocked_by(held, self._mine.holder)
         if held is not None and other is not None:
             if not break_lock:
                 raise SlotHeld(

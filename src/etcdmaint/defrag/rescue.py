@@ -8,13 +8,13 @@ How to compact is handed in; who is asked, and how it looks, is the command line
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol
 
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.health import observe
 from etcdmaint.defrag.link import Connect, Link
-from etcdmaint.defrag.lock import Slot, age, read_slot
+from etcdmaint.defrag.lock import age, blocked_by, read_slot
 from etcdmaint.defrag.prefixes import Prefix, largest_prefixes
 from etcdmaint.defrag.process import shown
 from etcdmaint.defrag.rule import Rule
@@ -96,49 +96,37 @@ class _Over(Exception):
         self.ending = ending
 
 
+@dataclass(slots=True)
 class Rescue:
     """One rescue: `look`, ask whoever must be asked, `carry_out`."""
 
-    def __init__(
-        self,
-        request: RunRequest,
-        make_sweep: SweepMaker,
-        *,
-        surroundings: Surroundings,
-        fence: Fence,
-        history: History,
-        witness: Witness,
-        clock: Clock,
-        timing: Timing,
-        break_lock: bool = False,
-        connect: Connect = ClusterClient.connect,
-    ) -> None:
-        """`request` has the rule of the first sweep."""
-        self._request = request
-        self._make_sweep = make_sweep
-        self._surroundings = surroundings
-        self._fence = fence
-        self._history = history
-        self._witness = witness
-        self._clock = clock
-        self._timing = timing
-        self._break_lock = break_lock
-        self._connect = connect
-        self._sweeps: list[RunResult] = []
-        self._compacted = 0
+    request: RunRequest
+    """With the rule of the first sweep."""
+    make_sweep: SweepMaker
+    _: KW_ONLY
+    surroundings: Surroundings
+    fence: Fence
+    history: History
+    witness: Witness
+    clock: Clock
+    timing: Timing
+    break_lock: bool = False
+    connect: Connect = ClusterClient.connect
+    _sweeps: list[RunResult] = field(default_factory=list, init=False)
+    _compacted: int = field(default=0, init=False)
 
     async def look(self) -> Findings:
         """The gate, the alarms and what the rule says of each member; touches nothing.
 
         Raises EtcdError when nobody can be asked.
         """
-        asked = replace(self._request, dry_run=True, patience=0.0)
-        rehearsal = await self._make_sweep(asked, False).run()
+        asked = replace(self.request, dry_run=True, patience=0.0)
+        rehearsal = await self.make_sweep(asked, False).run()
         if rehearsal.ending is not Ending.DONE:
             return Findings(rehearsal.ending, rehearsal.state.message)
-        async with Link(self._timing.dial_timeout, None, self._connect) as link:
-            cluster = await link.follow(await self._surroundings.look())
-            observation = await observe(cluster, timeout=self._timing.rpc_timeout)
+        async with Link(self.timing.dial_timeout, None, self.connect) as link:
+            cluster = await link.follow(await self.surroundings.look())
+            observation = await observe(cluster, timeout=self.timing.rpc_timeout)
             client = link.client(prefer=observation.leader)
             full = sorted(
                 observation.name(alarm.member_id) if alarm.member_id else "the cluster"
@@ -146,17 +134,17 @@ class Rescue:
                 if alarm.kind is AlarmKind.NOSPACE
             )
             holder = await self._holder(client) if full else ""
-            if holder and not self._break_lock:
+            if holder and not self.break_lock:
                 return Findings(Ending.HELD, f"the cluster is held by {holder}")
-            compacted = await self._history.compacted(client)
+            compacted = await self.history.compacted(client)
             return Findings(
                 Ending.DONE,
                 rows=rehearsal.state.rows,
                 full=tuple(full),
                 holder=holder,
-                head=(await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision,
+                head=(await client.range(b"\0", timeout=self.timing.rpc_timeout)).header.revision,
                 compacted=compacted,
-                untold=not await self._history.is_told(client, compacted),
+                untold=not await self.history.is_told(client, compacted),
             )
 
     async def carry_out(self, keep: float) -> Rescued:
@@ -164,16 +152,16 @@ class Rescue:
 
         Raises EtcdError where a step failed: what was done before stands, and it can be run again.
         """
-        async with Link(self._timing.dial_timeout, None, self._connect) as link:
+        async with Link(self.timing.dial_timeout, None, self.connect) as link:
             try:
-                await link.follow(await self._surroundings.look())
+                await link.follow(await self.surroundings.look())
                 return await self._heal(link, keep)
             except _Over as stopped:
                 return self._ended(stopped.ending, str(stopped))
 
     async def _heal(self, link: Link, keep: float) -> Rescued:
         if await self._armed(link):
-            await self._sweep("what can be given back at once", self._request.rule)
+            await self._sweep("what can be given back at once", self.request.rule)
         if await self._armed(link) and await self._cut_history(link, keep):
             await self._sweep("every member, for what the history took", Rule(all=True))
         if still := await self._armed(link):
@@ -181,56 +169,56 @@ class Rescue:
             told = "; ".join(notes) or f"NOSPACE is still armed for {still}"
             return self._ended(Ending.ALARM_LEFT, told)
         client = link.client()
-        compacted = await self._history.compacted(client)
-        if compacted and await self._history.publish(client, compacted):
-            self._witness.say(f"compact_rev_key says {compacted} now, as etcd does")
+        compacted = await self.history.compacted(client)
+        if compacted and await self.history.publish(client, compacted):
+            self.witness.say(f"compact_rev_key says {compacted} now, as etcd does")
         rescued = self._ended(Ending.DONE, "NOSPACE is disarmed, etcd takes writes again")
-        self._witness.say("reading every key, to tell what fills the database")
+        self.witness.say("reading every key, to tell what fills the database")
         try:
             prefixes = await largest_prefixes(
                 client,
-                timeout=self._timing.answer_limit,
-                stopping=lambda: self._surroundings.stopping,
+                timeout=self.timing.answer_limit,
+                stopping=lambda: self.surroundings.stopping,
             )
         except EtcdError as error:
             # It is healed all the same.
-            self._witness.say(f"what fills the database could not be read: {error}")
+            self.witness.say(f"what fills the database could not be read: {error}")
             return rescued
         return replace(rescued, prefixes=tuple(prefixes))
 
     async def _cut_history(self, link: Link, keep: float) -> bool:
         """Note the head, wait, compact to it on every member; False where it has become needless."""
         client = link.client()
-        head = (await client.range(b"\0", timeout=self._timing.rpc_timeout)).header.revision
-        if await self._history.compacted(client) >= head:
-            self._witness.say(f"history is cut at revision {head} already")
+        head = (await client.range(b"\0", timeout=self.timing.rpc_timeout)).header.revision
+        if await self.history.compacted(client) >= head:
+            self.witness.say(f"history is cut at revision {head} already")
             self._compacted = head
             return True
         if keep:
-            self._witness.say(
+            self.witness.say(
                 f"that was not enough: history up to revision {head} will be dropped in "
                 f"{format_duration(keep)}"
             )
-            await self._witness.count_down(keep, f"history up to revision {head} is dropped")
+            await self.witness.count_down(keep, f"history up to revision {head} is dropped")
             if not await self._armed(link):
-                self._witness.say("somebody has disarmed NOSPACE meanwhile: no history is dropped")
+                self.witness.say("somebody has disarmed NOSPACE meanwhile: no history is dropped")
                 return False
-        if self._surroundings.stopping:
+        if self.surroundings.stopping:
             raise _Over(Ending.STOPPED, "stopped before any history was dropped")
-        self._witness.say(f"compacting to revision {head}, on every member")
+        self.witness.say(f"compacting to revision {head}, on every member")
         cluster = link.cluster
         voters = [cluster.client(m.id) for m in cluster.members if not m.is_learner]
-        await self._history.compact(voters, head)
+        await self.history.compact(voters, head)
         self._compacted = head
         return True
 
     async def _sweep(self, what: str, rule: Rule) -> None:
-        self._witness.say(f"defragmenting {what}")
+        self.witness.say(f"defragmenting {what}")
         number = len(self._sweeps) + 1
-        asked = replace(self._request, rule=rule, uid=f"{self._request.uid}-{number}")
+        asked = replace(self.request, rule=rule, uid=f"{self.request.uid}-{number}")
         # What is broken is the lock that was shown, not that of whoever comes later.
-        break_lock, self._break_lock = self._break_lock, False
-        result = await self._make_sweep(asked, break_lock).run()
+        break_lock, self.break_lock = self.break_lock, False
+        result = await self.make_sweep(asked, break_lock).run()
         self._sweeps.append(result)
         if result.ending not in (Ending.DONE, Ending.ALARM_LEFT):
             raise _Over(result.ending, result.state.message or result.ending.value)
@@ -238,7 +226,7 @@ class Rescue:
     async def _armed(self, link: Link) -> str:
         """For whom NOSPACE is armed, by etcd's own list; "" for nobody."""
         await link.cluster.refresh()
-        alarms = await link.client().alarms(timeout=self._timing.rpc_timeout)
+        alarms = await link.client().alarms(timeout=self.timing.rpc_timeout)
         names = {member.id: str(member) for member in link.cluster.members}
         return ", ".join(
             names.get(alarm.member_id, "the cluster")
@@ -248,14 +236,9 @@ class Rescue:
 
     async def _holder(self, client: MemberClient) -> str:
         """Who else has the cluster's slot, and since when (D61, D64); nothing is taken here."""
-        slot = Slot(
-            holder=self._fence.holder,
-            epoch=self._fence.epoch,
-            run=self._request.name,
-            uid=self._request.uid,
-        )
-        held = slot.blocked_by(await read_slot(client, timeout=self._timing.rpc_timeout))
-        return f"{shown(held.holder)}{age(held.since, self._clock.now())}" if held else ""
+        slot = await read_slot(client, timeout=self.timing.rpc_timeout)
+        held = blocked_by(slot, self.fence.holder)
+        return f"{shown(held.holder)}{age(held.since, self.clock.now())}" if held else ""
 
     def _ended(self, ending: Ending, message: str) -> Rescued:
         return Rescued(ending, message, tuple(self._sweeps), self._compacted)

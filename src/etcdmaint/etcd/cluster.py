@@ -280,9 +280,7 @@ class ClusterClient:
         )
 
     async def _log_in(self, deadline: float) -> str:
-        fault: EtcdError = MemberUnreachable("no voter is reachable to log in at")
-        voters = [voter for voter, member in self._members.items() if not member.is_learner]
-        for client in [self._clients[voter] for voter in voters if voter in self._clients]:
+        for client in voters_of(self).values():
             left = deadline - asyncio.get_running_loop().time()
             try:
                 return await client.authenticate(timeout=left)

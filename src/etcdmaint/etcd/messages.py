@@ -31,12 +31,7 @@ from etcdmaint.etcd.types import (
 
 def header(message: Any) -> Header:
     """A ResponseHeader."""
-    return Header(
-        cluster_id=message.cluster_id,
-        member_id=message.member_id,
-        revision=message.revision,
-        raft_term=message.raft_term,
-    )
+    return Header(message.cluster_id, message.member_id, message.revision, message.raft_term)
 
 
 def member(message: Any) -> Member:
@@ -84,23 +79,16 @@ def alarms(message: Any) -> tuple[Alarm, ...]:
     )
 
 
-def key_value(message: Any) -> KeyValue:
+def key_value(kv: Any) -> KeyValue:
     """A KeyValue."""
-    return KeyValue(
-        key=message.key,
-        value=message.value,
-        version=message.version,
-        create_revision=message.create_revision,
-        mod_revision=message.mod_revision,
-        lease=message.lease,
-    )
+    return KeyValue(kv.key, kv.value, kv.version, kv.create_revision, kv.mod_revision, kv.lease)
 
 
 def range_result(message: Any) -> RangeResult:
     """A RangeResponse."""
     return RangeResult(
         header=header(message.header),
-        kvs=tuple(key_value(kv) for kv in message.kvs),
+        kvs=tuple(map(key_value, message.kvs)),
         more=message.more,
         count=message.count,
     )
@@ -111,9 +99,7 @@ def txn_request(
 ) -> Any:
     """A TxnRequest: all comparisons hold, then `success`, else `failure`."""
     return pb.TxnRequest(
-        compare=[_compare(condition) for condition in compare],
-        success=[_op(op) for op in success],
-        failure=[_op(op) for op in failure],
+        compare=map(_compare, compare), success=map(_op, success), failure=map(_op, failure)
     )
 
 
@@ -147,7 +133,7 @@ def txn_result(message: Any) -> TxnResult:
     return TxnResult(
         header=header(message.header),
         succeeded=message.succeeded,
-        responses=tuple(_op_result(response) for response in message.responses),
+        responses=tuple(map(_op_result, message.responses)),
     )
 
 
