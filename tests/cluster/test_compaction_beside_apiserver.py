@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import statistics
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -26,13 +28,13 @@ from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.member import Member
 from tests.controlplane.processes import Server
-from tests.etcd.compacting import QUICK, compacted_to, compacting, read_key, rpcs, until
+from tests.etcd.compacting import QUICK, compacted_to, compacting, read_key, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("beside-apiserver")]
 
 THEIRS = 1.0
 INTERVALS = 10
-HICCUP = 1.0
+HICCUP = 5.0
 """What a busy machine may add to a gap; an election that is lost would add a whole interval to many."""
 PATIENT = replace(QUICK, rpc_timeout=5.0)
 
@@ -47,15 +49,15 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @dataclass
 class Seen:
-    """Every version of the key, and when it came."""
+    """Every version of the key, and its value."""
 
-    at: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     values: list[int] = field(default_factory=list)
 
     @property
-    def gaps(self) -> list[float]:
-        return [b - a for a, b in itertools.pairwise(self.at)]
+    def number(self) -> int:
+        """How many elections were seen."""
+        return len(self.versions)
 
 
 @asynccontextmanager
@@ -67,7 +69,6 @@ async def watching(member: Member) -> AsyncIterator[Seen]:
             async with client.watch(KEY) as watch:
                 async for batch in watch:
                     for event in batch.events:
-                        seen.at.append(time.monotonic())
                         seen.versions.append(event.kv.version)
                         seen.values.append(int(event.kv.value))
 
@@ -77,6 +78,36 @@ async def watching(member: Member) -> AsyncIterator[Seen]:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def compactions(member: Member) -> list[tuple[int, float]]:
+    """Every compaction that etcd has carried out, and when in seconds, by its own log."""
+    lines = member.log_text().split("\n")[:-1]
+    entries = [json.loads(line) for line in lines if '"finished scheduled compaction"' in line]
+    return [(e["compact-revision"], datetime.fromisoformat(e["ts"]).timestamp()) for e in entries]
+
+
+async def carried_out(member: Member, elections: Sequence[int]) -> list[float]:
+    """When etcd compacted for each of these elections, told by their values: once for each."""
+    first, last = elections[0], elections[-1]
+    await until(lambda: last in dict(compactions(member)), "the last is carried out", 30)
+    done = [(revision, at) for revision, at in compactions(member) if first <= revision <= last]
+    assert [revision for revision, _ in done] == list(elections)
+    return [at for _, at in done]
+
+
+def check_regular(times: Sequence[float], interval: float) -> None:
+    """None is lost, and there are no two in one interval."""
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    # kube-apiserver's ticks keep to the clock: one that comes late makes the next gap shorter, by as much.
+    hurried = [
+        gap
+        for before, gap in itertools.pairwise(gaps)
+        if gap <= interval * 0.6 and before + gap <= interval * 1.9
+    ]
+    assert hurried == [], gaps
+    assert statistics.median(gaps) < interval * 1.8, gaps
+    assert max(gaps) < interval * 2 + HICCUP, gaps
 
 
 def complaints(plane: ControlPlane) -> list[str]:
@@ -120,36 +151,25 @@ async def test_exactly_one_compaction_in_each_interval_of_the_shorter(
         watching(member) as seen,
         kubectl_watches(beside, namespace) as kubectl,
     ):
-        await until(lambda: len(seen.at) >= 3, "the election goes on")
-        begun, compacts = len(seen.at), rpcs(member, "Compact")
-        first_round = len(counts.rounds)
+        await until(lambda: seen.number >= 3, "the election goes on")
+        begun, first_round = seen.number, len(counts.rounds)
         for number in range(INTERVALS):
             await asyncio.to_thread(write, beside, namespace, f"object-{number}")
-            await until(lambda n=number: len(seen.at) >= begun + n + 1, "the next", 10)  # type: ignore[misc]
-        elections = len(seen.at) - begun
-        done = rpcs(member, "Compact") - compacts
-        # One may just be between its swap and its compaction.
-        assert abs(done - elections) <= 1
-        assert seen.versions == list(range(seen.versions[0], seen.versions[0] + len(seen.at)))
-        assert seen.values == sorted(set(seen.values)), "compacted to one revision twice"
-        gaps = seen.gaps[begun:]
-        # When a round is seen depends on how busy the machine is; two in one interval would show.
-        assert min(gaps) > shorter * 0.6
-        assert max(gaps) < shorter * 2 + HICCUP, gaps
-        assert "error" not in counts.rounds[first_round:]
-        await until(lambda: compactor.compact_revision == seen.values[-1], "both know", 5)
-        await until(lambda: compacted_to(member) >= seen.values[-2], "etcd as well", 5)
-        await until(lambda: kubectl.log_text().count("configmap/object-") >= INTERVALS, "told", 10)
+            await until(lambda n=number: seen.number >= begun + n + 1, "the next", 30)  # type: ignore[misc]
+        versions, values = tuple(seen.versions), tuple(seen.values)
+        assert versions == tuple(range(versions[0], versions[0] + len(versions)))
+        assert list(values) == sorted(set(values)), "compacted to one revision twice"
+        check_regular(await carried_out(member, values[begun - 2 :]), shorter)
+        assert not {"error", "already_compacted"} & set(counts.rounds[first_round:])
+        await until(lambda: compactor.compact_revision == seen.values[-1], "both know", 30)
+        await until(lambda: compacted_to(member) >= seen.values[-2], "etcd as well", 30)
+        await until(lambda: kubectl.log_text().count("configmap/object-") >= INTERVALS, "told", 60)
         listed = await asyncio.to_thread(
             beside.api.request,
             "GET",
             f"/api/v1/namespaces/{namespace}/configmaps?resourceVersion=0",
         )
         assert sum("object-" in item["metadata"]["name"] for item in listed["items"]) == INTERVALS
-        print(
-            f"\n{name}: {elections} elections, {done} compactions, gaps {min(gaps):.2f} to "
-            f"{max(gaps):.2f} s, ours {counts.rounds[first_round:].count('won')}"
-        )
     assert complaints(beside) == []
 
 
@@ -162,7 +182,7 @@ async def test_both_say_the_same_bytes(tmp_path: Path) -> None:
             plane = ControlPlane(tmp_path / "plane", etcd=behind, compaction_interval="200ms")
             try:
                 await asyncio.to_thread(plane.start)
-                await until(lambda: read_key(member).version >= 8, "eight rounds")
+                await until(lambda: read_key(member).version >= 8, "eight rounds", 60)
             finally:
                 await asyncio.to_thread(plane.stop)
             async with MemberClient(Endpoint.parse(ours.url), Access()) as client:
@@ -175,10 +195,15 @@ async def test_both_say_the_same_bytes(tmp_path: Path) -> None:
     said = theirs.messages()
     elections = [body for body in said if KEY in body and body[:1] == b"\x0a" and len(body) > 50]
     assert len(elections) >= 8
+    states = {}
     for body in elections:
         txn = pb.TxnRequest.FromString(body)
         state = State(txn.compare[0].version, int(txn.success[0].request_put.value))
         assert txn_bytes(state) == body
+        states[state.version] = state
+    # With the last of them, it may have been ended before it could ask for the compaction.
+    del states[max(states)]
+    for state in states.values():
         if state.revision:
             assert pb.CompactionRequest(revision=state.revision).SerializeToString() in said
     # Ours, in the order in which they went over the wire: the swap, the compaction, the lost swap.
@@ -199,30 +224,45 @@ def txn_bytes(state: State) -> bytes:
 async def test_when_the_last_winner_is_killed_the_other_goes_on(
     tmp_path: Path, victim: str
 ) -> None:
-    """C7: kill -9; the gap is longer than one interval and shorter than two."""
+    """C7: kill -9; the other loses no more than the one round in which it learns of the last winner."""
     interval = 1.5
     with EtcdCluster(tmp_path / "etcd", size=1) as etcd:
         (member,) = etcd.members
         plane = ControlPlane(tmp_path / "plane", etcd=etcd, compaction_interval=f"{interval:g}s")
         arguments = [sys.executable, "-m", "tests.etcd.contender", member.client_url, str(interval)]
         contender = Server("contender", arguments, tmp_path / "contender.log")
+        # Whoever is there first wins on, as long as both wait equally long.
+        first = contender if victim == "ours" else plane.server
+        rounds: list[str] = []
         try:
-            # Whoever is there first wins on, as long as both wait equally long.
-            first, second = (contender, plane.server)[:: 1 if victim == "ours" else -1]
-            await asyncio.to_thread(plane.start if first is plane.server else contender.start)
-            await until(lambda: read_key(member).version >= 2, "the first wins", 30)
-            await asyncio.to_thread(plane.start if second is plane.server else contender.start)
-            async with watching(member) as seen:
-                await until(lambda: len(seen.at) >= 3, "both take part")
-                first.kill()
-                before = len(seen.at)
-                await until(lambda: len(seen.at) >= before + 3, "the other goes on", 30)
-            gaps = seen.gaps[before - 1 :]
-            assert interval < gaps[0] < 2 * interval, gaps
-            # When a round is seen depends on how busy the machine is; that none is missing or double does not.
-            assert all(interval * 0.75 < gap < interval * 1.75 for gap in gaps[1:]), gaps
+            async with AsyncExitStack() as stack:
+                await asyncio.to_thread(contender.start if victim == "ours" else plane.start)
+                await until(lambda: read_key(member).version >= 2, "the first wins", 60)
+                if victim == "ours":
+                    await asyncio.to_thread(plane.start)
+                else:
+                    us = compacting(etcd, interval, pace=PATIENT)
+                    rounds = (await stack.enter_async_context(us))[1].rounds
+                seen = await stack.enter_async_context(watching(member))
+                await until(lambda: seen.number >= 3, "both take part", 60)
+                if victim == "theirs":
+                    await until(lambda: rounds, "so do we", 60)
+                await asyncio.to_thread(first.kill)
+                before, held = seen.number, len(rounds)
+                await until(lambda: seen.number >= before + 3, "the other goes on", 60)
+                values = tuple(seen.values)
+            await until(lambda: values[-1] in dict(compactions(member)), "carried out", 30)
+            # Whoever was killed may not have come to its last compaction.
+            times = [at for revision, at in compactions(member) if revision >= values[before - 1]]
+            # The gap is longer than one interval and shorter than two, but for what a machine adds.
+            assert interval * 0.75 < times[1] - times[0] < interval * 2 + HICCUP
+            check_regular(times[1:], interval)
             if victim == "ours":
                 assert complaints(plane) == []
+            else:
+                after = rounds[held:]
+                assert after[after.index("won") :].count("won") == len(after) - after.index("won")
+                assert after.count("lost") <= 1
         finally:
             contender.kill()
             await asyncio.to_thread(plane.stop)
@@ -231,22 +271,18 @@ async def test_when_the_last_winner_is_killed_the_other_goes_on(
 async def test_three_more_contenders_and_none_is_lost(beside: ControlPlane) -> None:
     """C7: at one-second intervals, a quarter of a minute here; two minutes are in tests/bench."""
     (member,) = beside.etcd.members
-    seconds = 15.0
     async with (
         compacting(beside.etcd, 1.0, pace=PATIENT) as (_, one),
         compacting(beside.etcd, 1.0, pace=PATIENT) as (_, two),
         compacting(beside.etcd, 1.0, pace=PATIENT) as (_, three),
         watching(member) as seen,
     ):
-        await until(lambda: len(seen.at) >= 2, "the election goes on")
-        begun, compacts, start = len(seen.at), rpcs(member, "Compact"), time.monotonic()
-        await until(lambda: time.monotonic() - start > seconds, "time has passed", seconds + 5)
-        elections, gaps = len(seen.at) - begun, seen.gaps[begun:]
-        done = rpcs(member, "Compact") - compacts
-    assert abs(done - elections) <= 1
-    assert seen.versions == list(range(seen.versions[0], seen.versions[0] + len(seen.versions)))
-    assert min(gaps) > 0.9
-    assert max(gaps) < 2.0 + HICCUP
-    assert seconds / 1.3 <= elections <= seconds + 1
+        await until(lambda: seen.number >= 3, "the election goes on", 30)
+        begun = seen.number
+        await until(lambda: seen.number >= begun + 15, "a quarter of a minute", 120)
+        versions, values = tuple(seen.versions), tuple(seen.values)
+        times = await carried_out(member, values[begun - 2 :])
+    assert versions == tuple(range(versions[0], versions[0] + len(versions)))
+    check_regular(times, THEIRS)
     assert all("error" not in counts.rounds for counts in (one, two, three))
     assert complaints(beside) == []
