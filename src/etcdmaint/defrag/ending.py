@@ -14,21 +14,26 @@ from etcdmaint.defrag.alarms import settle_alarms
 from etcdmaint.defrag.context import RunContext, RunOver
 from etcdmaint.defrag.holding import give_back
 from etcdmaint.defrag.resume import prove_idle
-from etcdmaint.defrag.run import OUTCOME_UNKNOWN, Ending, MemberRow, Outcome, Phase, Severity
+from etcdmaint.defrag.run import Ending, MemberRow, Outcome, Phase, Severity
 from etcdmaint.errors import NoDiskSpace, PermissionDenied
 from etcdmaint.quantities import format_bytes
 
 _OWN_WORD = frozenset({NoDiskSpace.reason, PermissionDenied.reason, "MemberGone"})
 
 
-async def wait_out(ctx: RunContext) -> RunOver | None:
-    """Wait until every member whose outcome is unknown is proven idle, or the deadline is over (D33)."""
-    for row in ctx.ledger.with_outcome(Outcome.FAILED):
-        if row.reason not in OUTCOME_UNKNOWN:
-            continue
-        await ctx.ledger.wait(
-            "WaitingForMember", f"no further member is touched until {row.name} is proven idle"
-        )
+async def wait_out(ctx: RunContext, *, silently: bool = False) -> RunOver | None:
+    """Wait until every member whose outcome is unknown is proven idle, or the deadline is over (D33).
+
+    `silently`: nothing of it is written.
+    """
+    for member_id in sorted(ctx.at_stake):
+        row = ctx.ledger.row(member_id)
+        reason = "WaitingForMember"
+        message = f"no further member is touched until {row.name} is proven idle"
+        if silently:
+            ctx.ledger.amend(reason=reason, message=message)
+        else:
+            await ctx.ledger.wait(reason, message)
         try:
             await ctx.until(partial(prove_idle, ctx, row), stoppable=False)
         except RunOver as over:

@@ -100,12 +100,12 @@ async def observe(
     """
     await cluster.refresh()
     names = dict(names or {})
-    first = Observation(members=cluster.members, statuses=await cluster.statuses(timeout))
-    if any(isinstance(status, EtcdError) for status in first.statuses.values()):
-        return Observation(members=cluster.members, statuses=first.statuses, names=names)
+    first = await cluster.statuses(timeout)
+    if any(isinstance(status, EtcdError) for status in first.values()):
+        return Observation(members=cluster.members, statuses=first, names=names)
     # Sampled in the first round: what a member has applied by the second one can only be compared in its
     # favour if it really has it. Not "the leader's": in an election nobody might be it.
-    told = [s.raft_index for s in first.statuses.values() if isinstance(s, MemberStatus)]
+    told = [s.raft_index for s in first.values() if isinstance(s, MemberStatus)]
     statuses = await cluster.statuses(timeout)
     metrics: dict[int, MemberMetrics | None] = {}
     busy: dict[int, EtcdError] = {}

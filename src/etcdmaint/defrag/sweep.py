@@ -159,6 +159,10 @@ class Sweep:
                 over = cut_short
             except SlotLost as lost:
                 over = RunOver(Ending.HELD, lost.reason, str(lost))
+            except RecordRefused:
+                # The cluster is kept for a member that may be at it, though nobody can be told.
+                await wait_out(ctx, silently=True)
+                raise
             ending = await end(ctx, over)
             took = ctx.clock.monotonic() - began
             ctx.instrumentation.sweep_overhead_seconds(took - ctx.rpc_seconds)

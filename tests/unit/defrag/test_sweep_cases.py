@@ -629,16 +629,18 @@ class TestARecordThatMayNotBeWritten:
         result = timeless(Refused(world, "1").sweep().run())
         assert (result.ending, world.state.phase) == (Ending.DONE, Phase.COMPLETE)
 
-    def test_the_slot_stays_while_a_member_may_be_at_it(self) -> None:
-        """D33: until it expires; the gate then finds the member at it."""
+    def test_the_cluster_is_kept_for_a_member_that_may_be_at_it(self) -> None:
+        """D33: and is free once it is proven idle."""
         world = World([400.0, 1.0], leader=2)
 
         class Refused(Process):
             async def record(self, state: RunState) -> None:
                 if not in_flight(state) and any(row.in_doubt for row in state.rows):
-                    if world.slot() is not None:
+                    busy = world.members[1].busy is not None
+                    assert busy == (world.slot() is not None)
+                    if busy:
+                        await self.sleep(150.0)
                         raise RecordRefused("no")
-                    assert world.members[1].busy is None or now() > 120
                 await super().record(state)
 
         result = timeless(Refused(world, "1").sweep().run())
