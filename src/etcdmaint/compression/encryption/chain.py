@@ -37,7 +37,7 @@ from etcdmaint.errors import (
 )
 
 if TYPE_CHECKING:
-    from etcdmaint.compression.encryption.kms import KmsObserver, Plugin
+    from etcdmaint.compression.encryption.kms import Plugin
 
 ENCRYPTED = b"k8s:enc:"
 
@@ -77,7 +77,6 @@ class _Envelope(Protocol):
     def encrypt(self, plaintext: bytes, key: bytes) -> bytes: ...
     def decrypt(self, body: bytes, key: bytes) -> tuple[bytes, bool, str]: ...
     def refresh(self) -> None: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +181,9 @@ class EncryptionChain:
         *,
         clock: Clock | None = None,
         pace: Callable[[], None] | None = None,
-        observer: KmsObserver | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._pace = pace
-        self._observer = observer
         self._plugins: list[Plugin] = []
         self._envelopes: list[_Envelope] = []
         chosen: dict[tuple[str, str], tuple[_Link, ...]] = {}
@@ -233,8 +230,8 @@ class EncryptionChain:
 
     def close(self) -> None:
         """Hang up on every plugin; nothing may follow."""
-        for envelope in self._envelopes:
-            envelope.close()
+        for plugin in self._plugins:
+            plugin.close()
 
     def __enter__(self) -> Self:
         return self
@@ -266,14 +263,10 @@ class EncryptionChain:
         envelope: _Envelope
         plugin: Plugin
         if provider.version == 1:
-            plugin = kms.PluginV1(
-                provider, clock=self._clock, pace=self._pace, observer=self._observer
-            )
+            plugin = kms.PluginV1(provider, pace=self._pace)
             envelope = kms_v1.KmsV1(plugin, cache_size=provider.cache_size, clock=self._clock)
         else:
-            plugin = kms.PluginV2(
-                provider, clock=self._clock, pace=self._pace, observer=self._observer
-            )
+            plugin = kms.PluginV2(provider, pace=self._pace)
             envelope = kms_v2.KmsV2(plugin, cache_size=provider.cache_size, clock=self._clock)
         self._plugins.append(plugin)
         self._envelopes.append(envelope)

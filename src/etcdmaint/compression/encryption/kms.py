@@ -15,13 +15,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from etcdmaint.clock import Clock
 from etcdmaint.compression.encryption.configuration import Kms
 from etcdmaint.compression.encryption.proto import kms_pb2
 from etcdmaint.errors import DecryptionFailed, EncryptionError, KmsRefused, KmsUnavailable
@@ -55,13 +54,6 @@ _UNDECIDED = frozenset(
 # What may mean that nobody was there: gRPC itself answers UNKNOWN for a path that no socket can have.
 _NO_ANSWER = frozenset({grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNKNOWN})
 _MAX_DETAILS = 200
-
-
-class KmsObserver(Protocol):
-    """Whoever counts calls."""
-
-    def kms_call(self, provider: str, method: str, code: str, seconds: float) -> None:
-        """A call has ended; `code` is gRPC's (`OK`, `UNAVAILABLE`, …)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +113,12 @@ class Plugin:
     each Decrypt, and may block to keep a rate.
     """
 
-    def __init__(
-        self,
-        provider: Kms,
-        *,
-        clock: Clock,
-        pace: Callable[[], None] | None = None,
-        observer: KmsObserver | None = None,
-    ) -> None:
+    def __init__(self, provider: Kms, *, pace: Callable[[], None] | None = None) -> None:
         self.name = provider.name
         self.calls: Counter[str] = Counter()
         self._counting = threading.Lock()
         self._timeout = provider.timeout
-        self._clock = clock
         self._pace = pace
-        self._observer = observer
         self._socket = provider.socket
         self._channel = grpc.insecure_channel(_target(provider.socket), options=_OPTIONS)
 
@@ -164,7 +147,6 @@ class Plugin:
             method, request_serializer=lambda m: m.SerializeToString(), response_deserializer=answer
         )
         failure: EncryptionError
-        started, code = self._clock.monotonic(), "OK"
         try:
             # As kube-apiserver does: a plugin that is just being restarted fails nobody's call.
             reply = rpc(request, timeout=self._timeout, wait_for_ready=True)
@@ -173,11 +155,7 @@ class Plugin:
             # A good end and no message, which is no answer.
             failure = KmsUnavailable(f"the KMS plugin {self.name!a} answers {short} with nothing")
         except grpc.RpcError as error:
-            code, failure = error.code().name, self._failure(error, short, opens=opens)
-        finally:
-            if self._observer is not None:
-                elapsed = self._clock.monotonic() - started
-                self._observer.kms_call(self.name, short, code, elapsed)
+            failure = self._failure(error, short, opens=opens)
         raise failure
 
     def _failure(self, error: grpc.RpcError, method: str, *, opens: bool) -> EncryptionError:

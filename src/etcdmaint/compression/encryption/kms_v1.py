@@ -57,10 +57,6 @@ class KmsV1:
             self._plugin.version()
             self._greeted = True
 
-    def close(self) -> None:
-        """Hang up; nothing may follow."""
-        self._plugin.close()
-
     def _open(self, wrapped: bytes) -> tuple[Gcm, Cbc]:
         self.refresh()
         secret = self._plugin.decrypt(wrapped)

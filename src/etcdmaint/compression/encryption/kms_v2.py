@@ -100,10 +100,6 @@ class KmsV2:
         with self._asking:
             self._ask(writing=False)
 
-    def close(self) -> None:
-        """Hang up; nothing may follow."""
-        self._plugin.close()
-
     def _open(self, stored: EncryptedObject) -> Decrypt:
         if fault := _fault_of_wrapped(stored.wrapped):
             raise DecryptionFailed(fault)
