@@ -73,8 +73,13 @@ class Field:
         """Not there, or null, which is the same to Kubernetes."""
         return self.node is None or self.node.tag == f"{_TAG}null"
 
-    def mapping(self, known: Iterable[str], problems: Problems) -> dict[str, Field]:
-        """The known fields of a mapping; faults for unknown ones and for those given twice."""
+    def mapping(
+        self, known: Iterable[str], problems: Problems, *, public: bool = False
+    ) -> dict[str, Field]:
+        """The known fields of a mapping; faults for unknown ones and for those given twice.
+
+        The name of an unknown field is told only where the file is `public`.
+        """
         names = tuple(known)
         fields = {name: Field(self._below(name), self.line, None) for name in names}
         if self.absent:
@@ -86,7 +91,8 @@ class Field:
             line = key.start_mark.line + 1
             text = isinstance(key, yaml.ScalarNode) and key.tag == f"{_TAG}str"
             name = key.value if text else ""
-            at = Field(self._below(name) if name in fields else self.path, line, value)
+            told = name if name in fields else _shown(key) if public else ""
+            at = Field(self._below(told) if told else self.path, line, value)
             if key.tag == f"{_TAG}merge":
                 problems.add(at, "a merge key (<<) is not supported")
             elif name not in fields:
@@ -192,6 +198,11 @@ def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
         total = 1 + sum(_expanded(part, known) for part in below)
         known[id(node)] = min(total, _MAX_NODES + 1)
     return known[id(node)]
+
+
+def _shown(key: yaml.Node) -> str:
+    name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+    return name if name.isprintable() and len(name) <= 64 else ascii(name[:64])
 
 
 def _is_text(node: yaml.ScalarNode) -> bool:

@@ -220,23 +220,13 @@ class _Reader:
         return None
 
     def _mapping(self, at: Field, names: tuple[str, ...], beta: str) -> dict[str, Field]:
-        """The fields of a mapping; unlike in a file with keys, unknown ones are told by name."""
-        known = (*names, beta) if self._beta else names
-        prefix = f"{at.path}." if at.path else ""
+        """The fields of a mapping, the one of the beta among them; none of what is no mapping."""
         if not isinstance(at.node, yaml.MappingNode):
             self._problems.add(at, "must be a mapping")
             return {}
-        fields = {name: Field(prefix + name, at.line, None) for name in (*names, beta)}
-        for key, value in at.node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-            found = Field(prefix + _shown(name), key.start_mark.line + 1, value)
-            if name not in known:
-                self._problems.add(found, f"unknown field; there are {', '.join(known)}")
-            elif fields[name].node is not None:
-                self._problems.add(found, "given twice")
-            else:
-                fields[name] = found
-        return fields
+        known = (*names, beta) if self._beta else names
+        fields = at.mapping(known, self._problems, public=True)
+        return {beta: Field(beta, at.line, None), **fields}
 
 
 def _selector_faults(text: str) -> list[str]:
@@ -258,10 +248,6 @@ def _selector_faults(text: str) -> list[str]:
 def _written(selector: Selector) -> str:
     group, resource = selector
     return f"{resource}.{group}" if group or resource == "*" else resource
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() and len(name) <= 64 else ascii(name[:64])
 
 
 def _version(text: str) -> tuple[int, int]:

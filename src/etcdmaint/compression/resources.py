@@ -84,11 +84,6 @@ class Location:
     namespace: str
     name: str
 
-    @property
-    def group_resource(self) -> str:
-        """`deployments.apps`; `pods` in the core group. What metrics and messages say."""
-        return f"{self.resource}.{self.group}" if self.group else self.resource
-
 
 def _text(octets: bytes) -> str:
     return octets.decode("utf-8", "surrogateescape")
