@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from etcdmaint.defrag.lock import SLOT_KEY
 from etcdmaint.errors import ClusterNotHealthy, EtcdError, LearnerRefused, PermissionDenied
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.metrics import MemberMetrics
@@ -152,9 +153,7 @@ async def _read_backend(cluster: ClusterClient, member_id: int, timeout: float) 
     None when it answered; a refusal for lack of rights is an answer.
     """
     try:
-        await cluster.client(member_id).range(
-            b"etcdmaint.io/lock", serializable=True, timeout=timeout
-        )
+        await cluster.client(member_id).range(SLOT_KEY, serializable=True, timeout=timeout)
     except (PermissionDenied, LearnerRefused):
         return None
     except EtcdError as error:

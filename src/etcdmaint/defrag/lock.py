@@ -69,14 +69,7 @@ class SlotValue:
                 defrag_count=count if isinstance(count, int) else None,
                 process_start=float(start) if isinstance(start, int | float) else None,
             )
-        except (
-            ArithmeticError,
-            AttributeError,
-            KeyError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ):
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return cls(holder="somebody who writes another format", epoch="")
 
 

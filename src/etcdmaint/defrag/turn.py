@@ -25,12 +25,7 @@ from etcdmaint.defrag.run import (
     Role,
     Severity,
 )
-from etcdmaint.errors import (
-    EtcdError,
-    LeaseNotFound,
-    SpaceExceeded,
-    StopRequested,
-)
+from etcdmaint.errors import EtcdError, LeaseNotFound, SpaceExceeded, StopRequested
 from etcdmaint.etcd.client import MemberClient
 
 

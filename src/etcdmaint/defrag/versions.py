@@ -81,15 +81,11 @@ def find_hazards(text: str) -> tuple[tuple[Action, str], ...]:
     version = parse_version(text)
     if version is None:
         return ((Action.WARN, f"the release {text[:40]!r} is not known to this program"),)
-    found = []
-    for hazard in HAZARDS:
-        good = hazard.first_good(version)
-        if good is not None:
-            first_good = ".".join(map(str, good))
-            found.append(
-                (
-                    hazard.action,
-                    f"etcd {text}: {hazard.defect}; the first good release is {first_good}",
-                )
-            )
-    return tuple(found)
+    return tuple(
+        (
+            hazard.action,
+            f"etcd {text}: {hazard.defect}; the first good release is {'.'.join(map(str, good))}",
+        )
+        for hazard in HAZARDS
+        if (good := hazard.first_good(version)) is not None
+    )
