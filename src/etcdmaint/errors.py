@@ -242,16 +242,8 @@ class RevisionCompacted(EtcdError):
     `compact_revision` is the oldest that is left, 0 where etcd did not say (only a watch is told).
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str = "",
-        details: str = "",
-        endpoint: str = "",
-        compact_revision: int = 0,
-    ) -> None:
-        super().__init__(message, code=code, details=details, endpoint=endpoint)
+    def __init__(self, message: str, *, compact_revision: int = 0, **asked: str) -> None:
+        super().__init__(message, **asked)
         self.compact_revision = compact_revision
 
 

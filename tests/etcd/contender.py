@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from prometheus_client import CollectorRegistry
+
 from etcdmaint.clock import SystemClock
 from etcdmaint.compaction.registry import Registry
 from etcdmaint.etcd.access import Access
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.endpoint import Endpoint
+from etcdmaint.observability.metrics import Compactions
 
 
 async def main(url: str, interval: float) -> None:
-    registry = Registry(SystemClock())
+    registry = Registry(SystemClock(), observer=Compactions(CollectorRegistry()))
 
     async def dial() -> ClusterClient:
         return await ClusterClient.connect([Endpoint.parse(url)], Access(), timeout=2.0)

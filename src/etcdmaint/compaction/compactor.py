@@ -25,7 +25,7 @@ from etcdmaint.compaction.election import (
     advertised,
     ask_until_sent,
 )
-from etcdmaint.compaction.knowledge import Knowledge, NoObserver, Observer, View
+from etcdmaint.compaction.knowledge import Knowledge, Observer, View
 from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable, PermissionDenied
 from etcdmaint.etcd.types import KeyValue
 from etcdmaint.etcd.watch import WatchBatch
@@ -74,14 +74,14 @@ class Compactor:
         clock: Clock,
         *,
         cluster: str = "",
-        observer: Observer | None = None,
+        observer: Observer,
         pace: Pace | None = None,
     ) -> None:
         """`interval` in seconds, 0 for no rounds; `cluster` is what metrics and logs call it."""
         self._route = route
         self._clock = clock
         self._cluster = cluster
-        self._observer = observer or NoObserver()
+        self._observer = observer
         self._pace = pace or Pace()
         self._changed = asyncio.Event()
         self._state = State()

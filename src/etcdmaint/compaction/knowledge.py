@@ -38,25 +38,6 @@ class Observer(Protocol):
         """It takes part no more."""
 
 
-class NoObserver:
-    """Counts nothing."""
-
-    def started(self, cluster: str) -> None:
-        """Ignore it."""
-
-    def round(self, cluster: str, result: str, clock: int) -> None:
-        """Ignore it."""
-
-    def known(self, cluster: str, revision: int) -> None:
-        """Ignore it."""
-
-    def advanced(self, cluster: str, revision: int, timestamp: float) -> None:
-        """Ignore it."""
-
-    def stopped(self, cluster: str) -> None:
-        """Ignore it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a compactor knows at one instant; times are UTC, None for never.

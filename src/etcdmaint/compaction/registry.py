@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from etcdmaint.clock import Clock
 from etcdmaint.compaction.compactor import Compactor, Pace
-from etcdmaint.compaction.knowledge import NoObserver, Observer
+from etcdmaint.compaction.knowledge import Observer
 from etcdmaint.compaction.line import Dial, Line
 from etcdmaint.errors import EtcdmaintError, MemberUnreachable, WrongMember
 from etcdmaint.etcd.cluster import ClusterClient
@@ -98,11 +98,9 @@ class Hold:
 class Registry:
     """All compactors of one process; they work while `run` runs."""
 
-    def __init__(
-        self, clock: Clock, *, observer: Observer | None = None, pace: Pace | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, *, observer: Observer, pace: Pace | None = None) -> None:
         self._clock = clock
-        self._observer = observer or NoObserver()
+        self._observer = observer
         self._pace = pace or Pace()
         self._shared: dict[int, _Shared] = {}
         self._group: asyncio.TaskGroup | None = None

@@ -132,7 +132,8 @@ async def test_an_rpc_in_flight_ends_with_it() -> None:
 
     store.txn = hang  # type: ignore[assignment,method-assign]
     clock = SteppedClock()
-    task = asyncio.create_task(Compactor(OneWay([store]), INTERVAL, clock).run(watch=False))
+    compactor = Compactor(OneWay([store]), INTERVAL, clock, observer=Counted())
+    task = asyncio.create_task(compactor.run(watch=False))
     await clock.advance(INTERVAL)
     assert hanging.is_set()
     await stop(task)
@@ -510,7 +511,7 @@ async def test_it_has_not_stalled_before_it_has_begun() -> None:
     """C4: on a machine that has been up for long, and while nobody runs it yet."""
     clock = SteppedClock()
     clock.time = 1e6
-    compactor = Compactor(OneWay([WatchedStore()]), INTERVAL, clock)
+    compactor = Compactor(OneWay([WatchedStore()]), INTERVAL, clock, observer=Counted())
     assert not compactor.view().stalled
     await clock.advance(2 * INTERVAL)
     assert not compactor.view().stalled
