@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from etcdmaint.compression.capacity import Packer
 from etcdmaint.compression.census import OTHERS, always
 from etcdmaint.compression.contents import FRAMED, Decrypt, examine
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES, encode
-from etcdmaint.compression.pages import Packer
 from etcdmaint.compression.resources import INTERNAL, Keyspace, named
 from etcdmaint.etcd.entries import Entry
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etcdmaint.compression import frame
-from etcdmaint.compression.capacity import Fill, way_there
+from etcdmaint.compression.capacity import Fill, Packer, way_there
 from etcdmaint.compression.encryption.chain import Decrypted
 from etcdmaint.compression.estimate import CANDIDATES, Estimator, Sizes
 from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
-from etcdmaint.compression.pages import Packer
 from etcdmaint.compression.policy import Policy, Stage
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.transformer import Identity, Transformer
