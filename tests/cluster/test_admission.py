@@ -19,6 +19,7 @@ from etcdmaint.api.defrag import EtcdDefrag, parse_defrag
 from etcdmaint.api.metadata import is_paused
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.kubeapi import ApiError
+from tests.controlplane.processes import wait_until
 from tests.unit.api.cases import (
     CONNECTION_CASES,
     DEFRAG_CASES,
@@ -71,8 +72,19 @@ def refusal(error: ApiError) -> tuple[list[str], str]:
 
 
 def wrong(plane: ControlPlane, kind: Kind, namespace: str, case: Case) -> str | None:
-    """What is wrong with the API server's verdict, None where it is that of the table."""
-    began = time.monotonic()
+    """What is wrong with the API server's verdict, None where it is that of the table.
+
+    What takes long to judge does so each time; what a busy machine makes long does not.
+    """
+    for _ in range(3):
+        began = time.monotonic()
+        fault = misjudged(plane, kind, namespace, case)
+        if time.monotonic() - began < 5:
+            return fault
+    return "takes too long"
+
+
+def misjudged(plane: ControlPlane, kind: Kind, namespace: str, case: Case) -> str | None:
     try:
         send(plane, kind, namespace, case.spec, "&dryRun=All")
     except ApiError as error:
@@ -87,7 +99,7 @@ def wrong(plane: ControlPlane, kind: Kind, namespace: str, case: Case) -> str | 
     else:
         if case.field is not None:
             return "accepted"
-    return None if time.monotonic() - began < 5 else "took too long"
+    return None
 
 
 def check(plane: ControlPlane, kind: Kind, namespace: str, cases: Sequence[Case]) -> None:
@@ -261,7 +273,11 @@ def test_a_connection_is_listed_with_its_state(plane: ControlPlane, namespace: s
     ],
 )
 def test_kubectl_explains_every_field(plane: ControlPlane, field: str, says: str) -> None:
-    assert says in plane.kubectl("explain", field).stdout
+    def explained() -> bool:
+        return says in plane.kubectl("explain", field, check=False).stdout
+
+    # What explains a kind is published some time after the kind is served.
+    wait_until(explained, f"{field} is explained", 120)
 
 
 @pytest.mark.parametrize(
@@ -285,4 +301,5 @@ def test_the_examples_are_admitted(plane: ControlPlane) -> None:
     assert examples
     for example in examples:
         answer = plane.kubectl("apply", "--dry-run=server", "-f", str(example), check=False)
-        assert answer.stderr == ""
+        assert answer.returncode == 0, answer.stderr
+        assert "Warning" not in answer.stderr

@@ -48,7 +48,9 @@ def install(plane: ControlPlane, crd: Path) -> None:
     plane.apply(crd)
     plane.wait_established(names.DEFRAG_CRD)
     addition = Case("", {"clusterRef": REF, "leaderTransfer": "Never"})
-    wait_until(lambda: admitted(plane, addition) is (crd == OURS), f"{crd.name} judges")
+    wait_until(lambda: admitted(plane, addition) is (crd == OURS), f"{crd.name} judges", 60)
+    # With the new judge came a new storage, which is made ready as the first one was.
+    plane.wait_established(names.DEFRAG_CRD)
 
 
 def create(plane: ControlPlane, spec: Any, name: str = "case", query: str = "") -> dict[str, Any]:

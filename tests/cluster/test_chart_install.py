@@ -29,6 +29,7 @@ from tests.cluster.chart import (
     helm_environment,
     template,
 )
+from tests.cluster.objects import CRDS
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.kubeapi import ApiError
 from tests.controlplane.processes import wait_until
@@ -84,7 +85,7 @@ def release(plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
     """The chart, installed as `x`; uninstalled at the end unless the test did."""
     admin = plane.kubeconfig()
     helm("install", "x", str(CHART), "--namespace=sys", folder=tmp_path, kubeconfig=admin)
-    for crd in ("etcddefrags.etcd-operator.cozystack.io", "etcdconnections.etcdmaint.io"):
+    for crd in CRDS:
         plane.wait_established(crd)
     yield "x"
     gone = ("uninstall", "x", "--namespace=sys", "--no-hooks", "--ignore-not-found")
@@ -116,23 +117,15 @@ def may(
 ) -> bool:
     """Whether the real authorizer lets a ServiceAccount of ours do that."""
     resource, _, name = resource.partition("@")
-    plural, _, subresource = resource.partition("/")
-    plural, _, group = plural.partition(".")
-    attributes = {
-        "verb": verb,
-        "group": group,
-        "resource": plural,
-        "subresource": subresource,
-        "namespace": namespace,
-        "name": name,
-    }
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": f"system:serviceaccount:sys:{user}", "resourceAttributes": attributes},
-    }
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    return bool(plane.api.request("POST", path, body)["status"]["allowed"])
+    resource, slash, subresource = resource.partition("/")
+    plural, _, group = resource.partition(".")
+    account = f"system:serviceaccount:sys:{user}"
+    return plane.api.may(account, verb, group, plural + slash + subresource, namespace, name)
+
+
+def wait_may(plane: ControlPlane, *asked: str) -> None:
+    """Wait until it does: the authorizer learns a little later of what was just bound."""
+    wait_until(lambda: may(plane, *asked), " ".join(asked), 60)
 
 
 @pytest.mark.usefixtures("release")
@@ -162,7 +155,7 @@ def test_the_authorizer_lets_the_operator_do_its_work_and_nothing_else(
         ("update", "leases.coordination.k8s.io@x-etcdmaint", "sys"),
         ("create", "leases.coordination.k8s.io", "sys"),
     ):
-        assert may(plane, verb, resource, namespace), f"{verb} {resource}"
+        wait_may(plane, verb, resource, namespace)
     for verb, resource, namespace in (
         ("list", "secrets", "team-a"),
         ("watch", "secrets", ""),
@@ -196,6 +189,7 @@ def test_the_other_controllers_lease_is_found_in_any_namespace_by_its_name(
     }
     plane.api.request("POST", "/apis/coordination.k8s.io/v1/namespaces/team-b/leases", lease)
     account(plane, "x-etcdmaint")
+    wait_may(plane, "list", "leases.coordination.k8s.io@aa20b3a9.etcd-operator.cozystack.io", "")
     listing = ("get", "leases", "--all-namespaces", "--output=name")
     by_name = ("--field-selector", "metadata.name=aa20b3a9.etcd-operator.cozystack.io")
     user = "system:serviceaccount:sys:x-etcdmaint"
@@ -223,7 +217,7 @@ def etcdmaint(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -242,7 +236,7 @@ def uninstalling(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen
         text=True,
     )
     try:
-        wait_until(lambda: get(plane, JOB) is not None, "the hook's Job", 30.0)
+        wait_until(lambda: get(plane, JOB) is not None, "the hook's Job", 120.0)
         yield process
     finally:
         process.kill()
@@ -273,12 +267,15 @@ def test_uninstalling_leaves_no_object_on_a_finalizer_and_no_right_behind(
         # The hook's own command, as the hook's own account.
         pod = plane.api.request("GET", JOB)["spec"]["template"]["spec"]
         (container,) = pod["containers"]
+        hook = pod["serviceAccountName"]
+        wait_may(plane, "patch", "etcddefrags.etcd-operator.cozystack.io@x", "team-a", hook)
+        wait_may(plane, "patch", "deployments.apps/scale@x-etcdmaint", "sys", hook)
         done = etcdmaint(account(plane, pod["serviceAccountName"]), *container["args"])
         assert done.returncode == 0, done.stderr
         assert "EtcdDefrag team-a/stuck" in done.stdout
         assert plane.api.request("GET", DEPLOYMENT)["spec"]["replicas"] == 0
         end_job(plane, "SuccessCriteriaMet", "Complete")
-        output, _ = helm_process.communicate(timeout=60)
+        output, _ = helm_process.communicate(timeout=120)
         assert helm_process.returncode == 0, output
     # The object stays, freed of our finalizer and of nobody else's.
     left = plane.api.request("GET", run)
@@ -295,7 +292,7 @@ def test_uninstalling_leaves_no_object_on_a_finalizer_and_no_right_behind(
 def test_where_the_hook_fails_nothing_is_taken_away(plane: ControlPlane, tmp_path: Path) -> None:
     with uninstalling(plane, tmp_path) as helm_process:
         end_job(plane, "FailureTarget", "Failed")
-        output, _ = helm_process.communicate(timeout=60)
+        output, _ = helm_process.communicate(timeout=120)
     assert helm_process.returncode != 0
     assert "x-etcdmaint-uninstall failed" in output
     assert get(plane, DEPLOYMENT) is not None
