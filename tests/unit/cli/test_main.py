@@ -145,19 +145,6 @@ def test_wrong_usage_is_one_sentence_naming_the_flag(
         assert word.lower() in told.lower(), told
 
 
-def test_what_the_operator_refuses_is_one_sentence_too() -> None:
-    """In a process of its own, since it sets up the log."""
-    done = subprocess.run(
-        [sys.executable, "-m", "etcdmaint", "operator", "--renew-deadline=200s"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("etcdmaint: --lease-duration: must be longer")
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_connection_flags_may_stand_before_the_command(etcdmaint: CommandLine) -> None:
     """As etcdctl's may."""
     before = etcdmaint("--endpoints", "unix:///x", "status", "-o", "json")

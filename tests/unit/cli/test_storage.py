@@ -417,7 +417,6 @@ def vectors_file(tmp_path: Path, name: str, count: int = 12) -> Path:
 
 
 READER = """
-import subprocess
 import sys
 from etcdmaint.compression import frame
 from etcdmaint.files import MOST_OF_A_VALUE
