@@ -159,18 +159,16 @@ class Transformer:
 
     def _failure(self, error: FrameError, key: bytes) -> FrameError:
         shown = self._redact(key)
-        if isinstance(error, UnsupportedAlgorithm):
+        newer = isinstance(error, UnsupportedAlgorithm)
+        if newer:
             _log.error("stored value of a newer release: key=%s %s", shown, error)
         elif isinstance(error, MalformedFrame):
             # Which check failed helps whoever forges values: it is for the eyes of an operator.
             _log.debug("stored value is no good frame: key=%s %s", shown, error)
         else:
             _log.error("stored value is damaged: key=%s", shown)
-        if self._metrics:
-            if isinstance(error, UnsupportedAlgorithm):
-                self._metrics.unsupported_algorithm(self.resource)
-            else:
-                self._metrics.format_error(self.resource)
+        if metrics := self._metrics:
+            (metrics.unsupported_algorithm if newer else metrics.format_error)(self.resource)
         return type(error)(f"{shown}: {error}")
 
     def _unframed(self, size: int) -> Outcome:

@@ -57,7 +57,7 @@ class Gcm:
     __slots__ = ("_aead", "_name", "_writes")
 
     def __init__(self, secret: bytes, *, name: str = "") -> None:
-        self._aead = AESGCM(secret)
+        self._aead = AESGCM(_checked(secret))
         self._name = name
         self._writes = itertools.count(1)
 
@@ -111,7 +111,7 @@ class Cbc:
     __slots__ = ("_algorithm",)
 
     def __init__(self, secret: bytes) -> None:
-        self._algorithm = AES(secret)
+        self._algorithm = AES(_checked(secret))
 
     def encrypt(self, plaintext: bytes, _key: bytes) -> bytes:
         """A fresh random IV each time."""
@@ -160,17 +160,8 @@ class Box:
             raise DecryptionFailed("the value's authentication failed") from None
 
 
-def gcm_of(secret: bytes) -> Gcm:
-    """A data key that came from outside. Raises DecryptionFailed where AES has no such length."""
-    return Gcm(_checked(secret))
-
-
-def cbc_of(secret: bytes) -> Cbc:
-    """A data key that came from outside. Raises DecryptionFailed where AES has no such length."""
-    return Cbc(_checked(secret))
-
-
 def _checked(secret: bytes) -> bytes:
+    # A data key comes from outside: that it is none is told as whatever else is wrong with a value.
     if len(secret) not in _AES_KEY_SIZES:
         raise DecryptionFailed(f"AES has no keys of {len(secret)} bytes")
     return secret

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 
 from etcdmaint.clock import Clock
-from etcdmaint.compression.encryption.ciphers import Cbc, Gcm, cbc_of, gcm_of
+from etcdmaint.compression.encryption.ciphers import Cbc, Gcm
 from etcdmaint.compression.encryption.data_keys import DataKeys
 from etcdmaint.compression.encryption.kms import PluginV1
 from etcdmaint.errors import DecryptionFailed, EncryptionUnsupported
@@ -61,6 +61,6 @@ class KmsV1:
         self.refresh()
         secret = self._plugin.decrypt(wrapped)
         try:
-            return gcm_of(secret), cbc_of(secret)
+            return Gcm(secret), Cbc(secret)
         except DecryptionFailed as error:
             raise self._plugin.useless(error) from None

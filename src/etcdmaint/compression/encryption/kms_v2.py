@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from etcdmaint.clock import Clock
-from etcdmaint.compression.encryption.ciphers import SEED_BYTES, ExtendedGcm, gcm_of
+from etcdmaint.compression.encryption.ciphers import SEED_BYTES, ExtendedGcm, Gcm
 from etcdmaint.compression.encryption.data_keys import DataKeys
 from etcdmaint.compression.encryption.kms import (
     SOURCE_KEY,
@@ -107,7 +107,7 @@ class KmsV2:
             raise DecryptionFailed(f"the type {stored.source_type} of its data key is not known")
         secret = self._plugin.decrypt(stored.wrapped)
         try:
-            cipher = gcm_of(secret) if stored.source_type == SOURCE_KEY else ExtendedGcm(secret)
+            cipher = Gcm(secret) if stored.source_type == SOURCE_KEY else ExtendedGcm(secret)
         except DecryptionFailed as error:
             raise self._plugin.useless(error) from None
         return cipher.decrypt

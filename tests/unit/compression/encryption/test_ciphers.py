@@ -191,7 +191,7 @@ def test_aes_takes_its_three_key_lengths(make: Callable[[bytes], Cipher], size: 
     assert cipher.decrypt(cipher.encrypt(PLAINTEXT, KEY), KEY) == PLAINTEXT
 
 
-@pytest.mark.parametrize("make", [ciphers.gcm_of, ciphers.cbc_of, ExtendedGcm])
+@pytest.mark.parametrize("make", [Gcm, Cbc, ExtendedGcm])
 @pytest.mark.parametrize("size", [0, 15, 31])
 def test_a_data_key_of_a_wrong_length_is_damage(make: Callable[[bytes], Cipher], size: int) -> None:
     """R31."""
