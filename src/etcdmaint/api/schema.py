@@ -31,16 +31,22 @@ def wire_name(name: str) -> str:
     return f"{camel[:-2]}ID" if name.endswith("_id") else camel
 
 
-class Spec(BaseModel):
-    """What a person writes: unknown fields and wrong types are refused."""
+class Model(BaseModel):
+    """Named as on the wire, where unknown fields are ignored."""
 
     model_config = ConfigDict(
         frozen=True,
         strict=True,
-        extra="forbid",
+        extra="ignore",
         alias_generator=wire_name,
         hide_input_in_errors=True,
     )
+
+
+class Spec(Model):
+    """What a person writes: unknown fields and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -51,18 +57,10 @@ class Spec(BaseModel):
         return {name: given for name, given in value.items() if given is not None}
 
 
-class Status(BaseModel):
+class Status(Model):
     """What a program wrote: unknown fields are ignored; Python names of fields are taken too."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="ignore",
-        alias_generator=wire_name,
-        validate_by_name=True,
-        validate_by_alias=True,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     def to_wire(self) -> dict[str, Any]:
         """As the Kubernetes API has it: camelCase, RFC 3339 times, nothing that is unknown."""
