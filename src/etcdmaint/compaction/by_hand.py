@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from etcdmaint.compaction.compactor import Voter
-from etcdmaint.compaction.election import (
-    KEY,
-    State,
-    Store,
-    advertised,
-    compact_physically,
-    request,
-)
+from etcdmaint.compaction.election import KEY, State, Store, advertised, compact_physically, request
 from etcdmaint.errors import EtcdError, RevisionCompacted, RPCTimeout
 from etcdmaint.etcd.types import RangeResult
 

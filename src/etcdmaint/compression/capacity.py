@@ -109,11 +109,4 @@ def way_there(fill: Fill, *, live: int, written: int, then: int) -> Way:
     if fill.quota is not None and written > 0 and peak > fill.quota * FULL:
         room = fill.quota * FULL - live
         batches = math.ceil(written / room) if room > 0 else None
-    return Way(
-        fill=fill,
-        live=live,
-        written=written,
-        peak=peak,
-        then=then,
-        batches=batches,
-    )
+    return Way(fill=fill, live=live, written=written, peak=peak, then=then, batches=batches)

@@ -52,13 +52,7 @@ class Content(StrEnum):
 
 FRAMED: Final = frozenset({Content.DEFLATE, Content.STORED})
 DAMAGED: Final = frozenset(
-    {
-        Content.CHECKSUM,
-        Content.MALFORMED,
-        Content.NEWER,
-        Content.ENVELOPE,
-        Content.UNDECRYPTABLE,
-    }
+    {Content.CHECKSUM, Content.MALFORMED, Content.NEWER, Content.ENVELOPE, Content.UNDECRYPTABLE}
 )
 
 

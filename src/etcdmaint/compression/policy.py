@@ -19,16 +19,7 @@ from etcdmaint.compression.rule import INERT, UNSELECTED, Algorithm, Rewrite, Ru
 from etcdmaint.errors import InvalidInput
 from etcdmaint.files import read_whole
 
-__all__ = [
-    "FIRST_READER",
-    "Algorithm",
-    "Policy",
-    "Problem",
-    "Rewrite",
-    "Rule",
-    "Stage",
-    "problems",
-]
+__all__ = ["FIRST_READER", "Algorithm", "Policy", "Problem", "Rewrite", "Rule", "Stage", "problems"]
 
 _SIDE_CHANNEL = (
     "secrets are selected for compression: the stored length of a Secret then tells how well its "

@@ -60,10 +60,8 @@ class ClusterSource:
             if isinstance(statuses[member.id], MemberStatus)
         }
         self.member = choose(self._cluster.members, statuses, metrics)
-        client = self._cluster.client(self.member.id)
-
         return RangeReader(
-            client,
+            self._cluster.client(self.member.id),
             serializable=self._serializable,
             timeout=self._timeout,
             frugal=self._frugal,
