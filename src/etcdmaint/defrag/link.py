@@ -67,8 +67,9 @@ class Link:
                 f"the endpoints now lead to cluster {format_id(fresh.cluster_id)}, the run began on "
                 f"{format_id(known.cluster_id)}"
             )
-        await self.close()
         self._cluster, self._way = fresh, way
+        if known is not None:
+            await known.close()
         return fresh
 
     def client(self, *, prefer: int = 0, avoid: Collection[int] = ()) -> MemberClient:
