@@ -20,9 +20,13 @@ from etcdmaint.etcd.types import Member
 class Cluster:
     cluster_id: int = 1
     unreachable: frozenset[int] = frozenset()
-    closed: bool = False
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
     hangs: asyncio.Event = field(default_factory=asyncio.Event)
     """Until it is set, closing does not come to its end."""
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()
 
     @property
     def members(self) -> list[Member]:
@@ -34,7 +38,7 @@ class Cluster:
         return SimpleNamespace(id=member_id)
 
     async def close(self) -> None:
-        self.closed = True
+        self.closing.set()
         await self.hangs.wait()
 
 
@@ -99,8 +103,7 @@ async def test_one_that_is_left_while_it_changes_over_leaves_no_connection_open(
     link = link_to(first, second, hanging=0)
     await link.follow(target("a"))
     following = asyncio.create_task(link.follow(target("b")))
-    while not first.closed:
-        await asyncio.sleep(0)
+    await first.closing.wait()
     assert link.cluster is second
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
