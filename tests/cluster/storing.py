@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ from etcdmaint.compression.transformer import Transformers
 from etcdmaint.etcd.access import Access
 from etcdmaint.etcd.client import MemberClient
 from etcdmaint.etcd.endpoint import Endpoint
-from etcdmaint.etcd.types import KeyValue
+from etcdmaint.etcd.types import KeyValue, prefix_end
 from tests.controlplane.apiserver import ControlPlane
+from tests.controlplane.gateway import text
+from tests.controlplane.kubeapi import ApiError
+from tests.controlplane.processes import wait_until
 from tests.kms_plugin import KmsPlugin
 
 WIDGETS = """
@@ -121,6 +125,15 @@ class Stored:
         self.file.write_bytes(configuration(self.plugin, writes=writes))
         self.plane.restart()
         self.plane.wait_established("widgets.example.com")
+        wait_until(lambda: self._renewed(encrypted=writes), "it has renewed its own Lease", 60.0)
+
+    def _renewed(self, *, encrypted: bool) -> bool:
+        """Whether it has written, since its restart, what it writes again and again by itself."""
+        key = Keyspace().key(Location("coordination.k8s.io", "leases", "kube-system", ""))
+        range_ = {"key": text(key), "range_end": text(prefix_end(key))}
+        found = self.plane.etcd.members[0].gateway.post("/v3/kv/range", range_)["kvs"]
+        values = [base64.b64decode(kv["value"]) for kv in found]
+        return all(value.startswith(b"k8s:enc:") is encrypted for value in values)
 
     def chain(self) -> EncryptionChain:
         return EncryptionChain(EncryptionConfiguration.load(self.file.read_bytes()))
@@ -180,4 +193,12 @@ class Stored:
     def listed(self, path: str, revision: int) -> int:
         """How many objects the API server has at this revision, by the tests' own hand."""
         query = f"resourceVersion={revision}&resourceVersionMatch=Exact"
-        return len(self.plane.api.request("GET", f"{path}?{query}")["items"])
+        deadline = time.monotonic() + 30.0
+        while True:
+            try:
+                return len(self.plane.api.request("GET", f"{path}?{query}")["items"])
+            except ApiError as error:
+                # What it cannot read ends its cache, and until there is a new one it puts lists off.
+                if error.status not in (429, 503) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)

@@ -28,6 +28,7 @@ from tests.cluster.objects import (
 from tests.cluster.operator_proxy import ApiProxy, Write
 from tests.cluster.operators import OperatorProcess, grant_everywhere, until
 from tests.cluster.turns import filled, first_turn_stalled, in_flight
+from tests.cluster.version_proxy import VersionProxy
 from tests.controlplane.apiserver import ControlPlane
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.stalling import hold_snapshot
@@ -63,10 +64,9 @@ def test_two_runs_for_one_etcd_by_two_names_take_turns(
                     == "SnapshotInProgress"
                 ),
                 "deferred",
-                30,
             )
     for name in ("first", "second"):
-        until(lambda name=name: phase_of(plane, namespace, name) == "Complete", name, 60)  # type: ignore[misc]
+        until(lambda name=name: phase_of(plane, namespace, name) == "Complete", name)  # type: ignore[misc]
     assert defragmentations(etcd) == [2, 2, 2]
     assert not overlap(plane, namespace)
 
@@ -85,6 +85,7 @@ def _at(field: str) -> Any:
     return lambda row: datetime.fromisoformat(row[field])
 
 
+@pytest.mark.timeout(900)
 def test_a_hundred_runs_at_once_are_all_carried_out_one_after_another(
     plane: ControlPlane,
     namespace: str,
@@ -110,9 +111,9 @@ def test_a_hundred_runs_at_once_are_all_carried_out_one_after_another(
         assert phases.count("Running") <= 1, phases
         return len(phases) == 100 and set(phases) == {"Complete"}
 
-    until(over, "all are over", 240)
+    until(over, "all are over", 800)
     assert defragmentations(etcd) == [100]
-    assert operator.probe("healthz") == 200
+    until(lambda: operator.probe("healthz") == 200, "well")
     assert operator.complaints() == []
 
 
@@ -150,7 +151,7 @@ def test_a_person_with_the_command_line_is_told_who_holds_the_cluster(
 
     proxy.before = meddle
     ask(plane, namespace)
-    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over", 60)
+    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over")
     assert phase_of(plane, namespace) == "Complete"
     (by_hand,) = answers
     assert by_hand.returncode == 5, by_hand.stderr
@@ -176,24 +177,27 @@ def test_an_api_server_that_is_away_for_30_s_in_mid_sweep_costs_nothing_but_time
     connect(own_plane, "work", etcd)
     lease = {"lease_duration": 60.0, "renew_deadline": 45.0, "retry_period": 5.0}
     with (
-        ApiProxy(own_plane, tmp_path) as proxy,
+        VersionProxy(own_plane, tmp_path) as proxy,
         OperatorProcess(tmp_path, own_plane, kubeconfig=proxy.kubeconfig, **lease) as operator,
     ):
         with first_turn_stalled(proxy, etcd) as held:
             ask(own_plane, "work")
             in_flight(held)
+            proxy.away = True
             own_plane.server.kill()
             gone_at = time.monotonic()
-        until(lambda: held[0].defrag_count() == 1, "it is finished while the API is away", 10)
-        until(lambda: operator.probe("readyz") == 503, "not ready without the API", 20)
+        # Behind the proxy it is back earlier: a slow start must not cost the Lease.
+        own_plane.server.start()
+        until(lambda: held[0].defrag_count() == 1, "it is finished while the API is away", 25)
+        until(lambda: operator.probe("readyz") == 503, "not ready without the API", 25)
+        own_plane.wait_ready()
         until(lambda: time.monotonic() - gone_at >= 30.0, "30 s are over", 40)
         assert sum(defragmentations(etcd)) == 1, "no other member has begun"
-        own_plane.server.start()
-        own_plane.wait_ready()
-        until(lambda: phase_of(own_plane, "work") in ("Complete", "Failed"), "over", 60)
+        proxy.away = False
+        until(lambda: phase_of(own_plane, "work") in ("Complete", "Failed"), "over")
         assert phase_of(own_plane, "work") == "Complete", status_of(own_plane, "work")
         assert defragmentations(etcd) == [1, 1, 1]
-        until(lambda: operator.probe("readyz") == 200, "ready again", 20)
+        until(lambda: operator.probe("readyz") == 200, "ready again")
         assert operator.leads()
 
 
@@ -217,11 +221,11 @@ def test_an_operator_that_loses_its_lease_ends_with_1_and_leaves_etcd_alone(
             before = etcd.etcdctl(*slot, member=other).stdout
             assert names[held[0].name] in before
             own_plane.server.kill()
-            assert operator.wait_exit(40) == 1
+            assert operator.wait_exit() == 1
             assert etcd.etcdctl(*slot, member=other).stdout == before
-        until(lambda: held[0].defrag_count() == 1, "the member finishes by itself", 20)
+        until(lambda: held[0].defrag_count() == 1, "the member finishes by itself")
         own_plane.server.start()
         own_plane.wait_ready()
         with OperatorProcess(tmp_path, own_plane, **lease):
-            until(lambda: phase_of(own_plane, "work") == "Complete", "its heir ends it", 60)
+            until(lambda: phase_of(own_plane, "work") == "Complete", "its heir ends it")
     assert defragmentations(etcd) == [1, 1, 1]

@@ -34,7 +34,7 @@ def test_an_etcddefrag_defragments_each_member_once_and_says_what_it_did(
     connect(plane, namespace, etcd)
     operator = start_operator()
     ask(plane, namespace)
-    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over", 60)
+    until(lambda: phase_of(plane, namespace) in ("Complete", "Failed"), "over")
     found = defrag(plane, namespace)
     assert found is not None
     status = found["status"]
@@ -46,7 +46,7 @@ def test_an_etcddefrag_defragments_each_member_once_and_says_what_it_did(
     assert status["reclaimedBytes"] == sum(row["reclaimedBytes"] for row in status["members"])
     assert condition(found, "Complete")["status"] == "True"
     assert condition(found, "Progressing")["status"] == "False"
-    until(lambda: "Complete" in events_of(plane, namespace), "told", 10)
+    until(lambda: "Complete" in events_of(plane, namespace), "told")
     told = events_of(plane, namespace)
     assert told.count("MemberDefragmented") == 3
     until(

@@ -8,6 +8,7 @@ import pytest
 
 from etcdmaint.api import names
 from etcdmaint.api.compression import parse_compression
+from tests.cluster.operators import until
 from tests.cluster.test_admission import (
     CONDITION,
     Kind,
@@ -65,7 +66,7 @@ def test_every_field_that_is_found_out_is_kept(plane: ControlPlane, namespace: s
     send(plane, KIND, namespace, KEP_SAMPLE)
     status = {**FULL_COMPRESSION.to_wire(), "conditions": [CONDITION]}
     assert write_status(plane, KIND, namespace, status)["status"] == status
-    plain = plane.kubectl("get", "scconf", "--namespace", namespace).stdout
+    plain = eventually(plane, "get", "scconf", "--namespace", namespace)
     assert plain.split()[:7] == [
         "NAME",
         "VALID",
@@ -83,4 +84,14 @@ def test_kubectl_explains_it(plane: ControlPlane) -> None:
         ("scconf.spec.clusterRef", "nothing is counted"),
         ("scconf.status.lastAudit.forms.bytes", "at least 100 values"),
     ):
-        assert said in " ".join(plane.kubectl("explain", field).stdout.split())
+        assert said in " ".join(eventually(plane, "explain", field).split())
+
+
+def eventually(plane: ControlPlane, *arguments: str) -> str:
+    """What kubectl says: resources are discovered and described some time after they are served."""
+
+    def said() -> str:
+        done = plane.kubectl(*arguments, check=False)
+        return "" if done.returncode else done.stdout
+
+    return str(until(said, f"kubectl {arguments[0]} knows it"))

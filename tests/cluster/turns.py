@@ -45,7 +45,7 @@ def first_turn_stalled(
 
 def in_flight(held: list[Member]) -> Member:
     """Wait until it is, and say which member it is."""
-    until(lambda: held and held[0].defragmenting(), "a member is in flight", 30)
+    until(lambda: held and held[0].defragmenting(), "a member is in flight")
     return held[0]
 
 
