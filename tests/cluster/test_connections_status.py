@@ -31,6 +31,12 @@ def verdict(plane: ControlPlane, namespace: str, kind: str) -> tuple[str, str]:
     return str(found.get("status", "")), str(found.get("reason", ""))
 
 
+def who_leads(plane: ControlPlane, namespace: str) -> list[str]:
+    """The IDs of the members that are told to lead."""
+    rows = connection(plane, namespace)["status"]["members"]
+    return [row["memberID"] for row in rows if row.get("role") == "leader"]
+
+
 def test_a_connection_shows_its_members_and_what_becomes_of_them(
     plane: ControlPlane,
     namespace: str,
@@ -41,24 +47,23 @@ def test_a_connection_shows_its_members_and_what_becomes_of_them(
     etcd = etcd_cluster_factory()
     connect(plane, namespace, etcd)
     operator = start_operator(pace=QUICK)
-    until(lambda: verdict(plane, namespace, "Healthy") == ("True", "Healthy"), "healthy", 20)
+    until(lambda: verdict(plane, namespace, "Healthy") == ("True", "Healthy"), "healthy")
     found = connection(plane, namespace)
     assert "finalizers" not in found["metadata"]
     assert found["metadata"].get("annotations", {}) == {}
     members = {row["memberID"]: row for row in found["status"]["members"]}
     assert set(members) == {f"{member.id:016x}" for member in etcd.members}
-    leader = etcd.leader()
-    assert members[f"{leader.id:016x}"]["role"] == "leader"
+    until(lambda: who_leads(plane, namespace) == [f"{etcd.leader().id:016x}"], "the leader is told")
     assert all(row["dbSize"] >= row["dbSizeInUse"] > 0 for row in members.values())
     assert all(row["version"].startswith("3.7") for row in members.values())
     etcd.followers()[0].kill()
-    until(lambda: verdict(plane, namespace, "Reachable")[0] == "False", "a member is missed", 20)
+    until(lambda: verdict(plane, namespace, "Reachable")[0] == "False", "a member is missed")
     message = condition(connection(plane, namespace), "Reachable")["message"]
     down = next(member for member in etcd.members if not member.answers)
     assert down.name in message
-    assert verdict(plane, namespace, "Healthy")[0] == "False"
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "False", "it is not well")
     down.start()
-    until(lambda: verdict(plane, namespace, "Healthy") == ("True", "Healthy"), "healed", 20)
+    until(lambda: verdict(plane, namespace, "Healthy") == ("True", "Healthy"), "healed")
     assert "etcdmaint_member_db_size_bytes{" in operator.metrics()
     assert operator.complaints() == []
 
@@ -72,15 +77,19 @@ def test_the_status_is_not_written_again_while_nothing_changes(
 ) -> None:
     """It lives in an etcd that is to stay small: one write, however often it is measured."""
     etcd = etcd_cluster_factory(size=1)
+    # So large that a page more or less, which etcd uses as it likes, is no news.
+    etcd.fill(bytes_live=2_000_000)
     connect(plane, namespace, etcd)
-    operator = start_operator(kubeconfig=proxy.kubeconfig, pace={**QUICK, "interval": 0.2})
-    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healthy", 20)
+    # A member that does not answer in time would be news.
+    pace = {**QUICK, "interval": 0.2, "rpc_timeout": 30.0}
+    operator = start_operator(kubeconfig=proxy.kubeconfig, pace=pace)
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healthy")
     series = 'etcdmaint_etcd_rpc_duration_seconds_count{code="OK",method="Status"}'
     before = operator.metric(series) or 0
-    until(lambda: (operator.metric(series) or 0) >= before + 10, "measured ten times", 20)
+    until(lambda: (operator.metric(series) or 0) >= before + 10, "measured ten times")
     assert len(proxy.status_writes("etcd")) == 1
-    etcd.fill(bytes_live=20_000_000)
-    until(lambda: len(proxy.status_writes("etcd")) >= 2, "a size has moved", 20)
+    etcd.fill(bytes_live=40_000_000, prefix="more/")
+    until(lambda: len(proxy.status_writes("etcd")) >= 2, "a size has moved")
 
 
 def test_one_status_a_member_is_all_that_a_measurement_costs(
@@ -92,8 +101,10 @@ def test_one_status_a_member_is_all_that_a_measurement_costs(
     """The issue's figure, by etcd's own count of RPCs; the health probe of one voter apart."""
     etcd = etcd_cluster_factory()
     connect(plane, namespace, etcd)
-    start_operator(pace={**QUICK, "interval": 0.2, "refresh_members": 3600.0})
-    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healthy", 20)
+    # A member that does not answer in time would be looked for again.
+    patient = {"rpc_timeout": 30.0, "refresh_members": 3600.0}
+    start_operator(pace={**QUICK, "interval": 0.2, **patient})
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healthy")
     member = etcd.members[0]
 
     def handled() -> dict[str, float]:
@@ -107,16 +118,17 @@ def test_one_status_a_member_is_all_that_a_measurement_costs(
     def statuses(samples: dict[str, float]) -> float:
         return sum(count for sample, count in samples.items() if '"Status"' in sample)
 
-    before = handled()
-    until(lambda: statuses(handled()) >= statuses(before) + 10, "ten more", 20)
+    began, before = time.monotonic(), handled()
+    until(lambda: statuses(handled()) >= statuses(before) + 10, "ten more")
     after = handled()
+    took = time.monotonic() - began
     grown = {
         sample.split("grpc_method=")[1].split('"')[1]: count - before.get(sample, 0)
         for sample, count in after.items()
         if count > before.get(sample, 0)
     }
     # Besides, one voter of the cluster is asked for one key, at most once a second.
-    assert grown.pop("Range", 0) <= grown["Status"] / 2
+    assert grown.pop("Range", 0) <= took + 1
     assert set(grown) == {"Status"}
 
 
@@ -132,7 +144,7 @@ def test_a_secret_that_is_missing_lacks_a_key_or_holds_rubbish_is_named_and_heal
     start_operator: OperatorFactory,
     etcd_cluster_factory: EtcdClusterFactory,
 ) -> None:
-    """D51, section 8: which Secret, which key; well again within 30 s, at the default pace."""
+    """D51, section 8: which Secret, which key; and well again by itself."""
     etcd = etcd_cluster_factory(size=1, tls=tls)
     ca = tls.ca_file.read_bytes()
     certificate = tls.client_certificate_file.read_bytes()
@@ -151,19 +163,19 @@ def test_a_secret_that_is_missing_lacks_a_key_or_holds_rubbish_is_named_and_heal
     def told() -> str:
         return str(condition(connection(plane, namespace), "Reachable").get("message", ""))
 
-    until(lambda: "etcd-ca does not exist" in told(), "the Secret is missed", 20)
+    until(lambda: "etcd-ca does not exist" in told(), "the Secret is missed")
     put_secret(plane, namespace, "etcd-ca", other="x")
-    until(lambda: "key ca.crt: is missing" in told(), "the key is missed", 20)
+    until(lambda: "key ca.crt: is missing" in told(), "the key is missed")
     put_secret(plane, namespace, "etcd-ca", ca_crt="rubbish of mine")
-    until(lambda: "etcd-ca, key ca.crt: holds no" in told(), "rubbish is told", 20)
+    until(lambda: "etcd-ca, key ca.crt: holds no" in told(), "rubbish is told")
     put_secret(plane, namespace, "etcd-ca", ca_crt=ca)
-    until(lambda: "etcd-client does not exist" in told(), "the next is missed", 20)
+    until(lambda: "etcd-client does not exist" in told(), "the next is missed")
     put_secret(plane, namespace, "etcd-client", tls_crt=certificate, tls_key="rubbish of mine")
-    until(lambda: "etcd-client, key tls.key: holds no" in told(), "rubbish is told", 20)
+    until(lambda: "etcd-client, key tls.key: holds no" in told(), "rubbish is told")
     assert verdict(plane, namespace, "Reachable") == ("False", "CredentialsUnavailable")
     assert verdict(plane, namespace, "Healthy")[0] == "Unknown"
     put_secret(plane, namespace, "etcd-client", tls_crt=certificate, tls_key=key)
-    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healed", 30)
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healed")
     log = operator.log.read_text()
     assert "rubbish of mine" not in log
     assert "PRIVATE KEY" not in log
@@ -182,7 +194,7 @@ def test_a_wrong_secret_is_healed_within_30_s_at_the_default_pace(
     spec = {"caSecretRef": {"name": "etcd-ca"}, "clientCertSecretRef": {"name": "etcd-client"}}
     connect(plane, namespace, etcd, tls=spec)
     start_operator()
-    until(lambda: verdict(plane, namespace, "Reachable")[0] == "False", "missed", 20)
+    until(lambda: verdict(plane, namespace, "Reachable")[0] == "False", "missed")
     put_secret(plane, namespace, "etcd-ca", ca_crt=tls.ca_file.read_bytes())
     put_secret(
         plane,
@@ -207,13 +219,13 @@ def test_a_connection_to_nowhere_says_what_is_wrong_and_harms_no_other(
     connect(plane, namespace, ["http://127.0.0.1:1"], name="refused")
     connect(plane, namespace, etcd)
     start_operator(pace=QUICK)
-    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "the good one", 20)
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "the good one")
 
     def refused() -> dict[str, Any]:
         return condition(connection(plane, namespace, "refused"), "Reachable")
 
-    until(lambda: refused().get("status") == "False", "the bad one", 20)
-    assert refused()["reason"] == "MemberUnreachable"
+    until(lambda: refused().get("status") == "False", "the bad one")
+    until(lambda: refused()["reason"] == "MemberUnreachable", "and why")
     assert "127.0.0.1:1" in refused()["message"]
 
 
@@ -227,9 +239,9 @@ def test_a_deleted_connection_goes_at_once_and_leaves_no_series(
     etcd = etcd_cluster_factory(size=1)
     connect(plane, namespace, etcd)
     operator = start_operator(pace=QUICK)
-    until(lambda: "etcdmaint_member_db_size_bytes{" in operator.metrics(), "measured", 20)
+    until(lambda: "etcdmaint_member_db_size_bytes{" in operator.metrics(), "measured")
     plane.api.request("DELETE", path_of("etcdconnections", namespace, "etcd"))
-    until(lambda: "etcdmaint_member_db_size_bytes{" not in operator.metrics(), "gone", 20)
+    until(lambda: "etcdmaint_member_db_size_bytes{" not in operator.metrics(), "gone")
 
 
 def test_a_wrong_password_is_told_apart_and_healed_by_the_right_one(
@@ -260,9 +272,9 @@ def test_a_wrong_password_is_told_apart_and_healed_by_the_right_one(
     )
     operator = start_operator(pace={"retry": 1.0})
     wrong = ("False", "AuthenticationFailed")
-    until(lambda: verdict(plane, namespace, "Reachable") == wrong, "told apart", 20)
+    until(lambda: verdict(plane, namespace, "Reachable") == wrong, "told apart")
     put_secret(plane, namespace, "etcd-root", password="right-one")
-    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healed", 20)
+    until(lambda: verdict(plane, namespace, "Healthy")[0] == "True", "healed")
     seen = operator.log.read_text() + str(connection(plane, namespace)) + operator.metrics()
     assert "wrong-one" not in seen
     assert "right-one" not in seen

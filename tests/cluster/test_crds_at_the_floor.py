@@ -18,7 +18,7 @@ from tests.controlplane.gosource import go_program
 from tests.controlplane.programs import MODULES
 
 # The first build compiles a part of an old API server.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 MODULE = MODULES / "crdcheck"

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.controlplane.processes import wait_until
 
-pytestmark = pytest.mark.cluster
+# The whole story takes half a minute; on a slow machine, several.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +49,7 @@ class Demo:
     def said(self) -> str:
         return "".join(self.lines)
 
-    def wait_said(self, words: str, timeout: float = 120.0) -> None:
+    def wait_said(self, words: str, timeout: float = 600.0) -> None:
         """Wait until it has said so; fail when it ends before."""
 
         def told() -> bool:
@@ -60,11 +61,17 @@ class Demo:
 
         wait_until(told, words, timeout)
 
-    def ended(self, timeout: float = 120.0) -> int:
+    def ended(self, timeout: float = 600.0) -> int:
         """Its exit code."""
         code = self.process.wait(timeout)
         self._reader.join()
         return code
+
+    def leaves_nothing(self) -> None:
+        """Wait until all is gone: what it leaves to its watchdog goes a moment after it."""
+        with suppress(TimeoutError):
+            wait_until(lambda: not self.left_behind(), "nothing is left")
+        assert self.left_behind() == []
 
     def left_behind(self) -> list[str]:
         """Its folder, and the processes that it started, as far as they are still there."""
@@ -113,7 +120,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> N
     ):
         assert words in running.said
     assert running.said.count("   Defragmented   ") == 3
-    assert running.left_behind() == []
+    running.leaves_nothing()
 
 
 @pytest.mark.parametrize(
@@ -130,9 +137,9 @@ def test_an_interruption_ends_everything(
     with demo(tmp_path) as running:
         running.wait_said(words)
         running.process.send_signal(number)
-        assert running.ended(60) == 130, running.said
+        assert running.ended(120) == 130, running.said
     assert "Traceback" not in running.said
-    assert running.left_behind() == []
+    running.leaves_nothing()
 
 
 def test_keep_leaves_everything_up_and_says_how_to_look(tmp_path: Path) -> None:
@@ -152,5 +159,5 @@ def test_keep_leaves_everything_up_and_says_how_to_look(tmp_path: Path) -> None:
         shown = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
         assert "Complete" in shown.stdout
         running.process.send_signal(signal.SIGINT)
-        assert running.ended(60) == 130
-    assert running.left_behind() == []
+        assert running.ended(120) == 130
+    running.leaves_nothing()

@@ -87,7 +87,7 @@ def _keyed(provider: str, names: list[str]) -> list[dict[str, Any]]:
 
 def configuration(plugin: KmsPlugin, generations: list[int]) -> bytes:
     """The file, with the keys of these generations; the first one writes."""
-    kms = {"apiVersion": "v2", "name": "vault", "endpoint": plugin.endpoint}
+    kms = {"apiVersion": "v2", "name": "vault", "endpoint": plugin.endpoint, "timeout": "30s"}
     entries = [{"resources": ["secrets"], "providers": [{"kms": kms}]}]
     for resources, provider, name in (
         ("configmaps", "aesgcm", "gcm"),

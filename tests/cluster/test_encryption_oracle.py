@@ -27,7 +27,7 @@ from tests.controlplane.programs import PROGRAMS
 from tests.unit.compression.encryption.files import IDENTITY, configured, document, entry, keyed
 
 # The first build links a tenth of Kubernetes.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 SOURCE = Path(__file__).with_name("encryption_oracle.go")
 SECRET = base64.b64encode(b"0123456789abcdef" * 2).decode()
