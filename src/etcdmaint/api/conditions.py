@@ -18,13 +18,18 @@ from etcdmaint.errors import InvalidInput
 MAX_MESSAGE: Final = 4096
 """Characters; the API allows 32768, but this is written to an etcd that is to stay small."""
 
+_STATUS = {
+    True: ConditionStatus.TRUE,
+    False: ConditionStatus.FALSE,
+    None: ConditionStatus.UNKNOWN,
+}
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
 def set_condition(
     conditions: Iterable[object],
     type: str,  # noqa: A002  # the API's own word
-    status: bool | ConditionStatus | None,
+    status: bool | None,
     reason: str,
     message: str,
     generation: int,
@@ -37,7 +42,7 @@ def set_condition(
     """
     if _REASON.fullmatch(reason) is None:
         raise ValueError(f"{reason!r} cannot be the reason of a condition")
-    wanted = _status(status)
+    wanted = _STATUS[status]
     kept: dict[str, dict[str, Any]] = {}
     for entry in conditions:
         if isinstance(entry, Mapping) and isinstance(entry.get("type"), str):
@@ -68,15 +73,7 @@ def find_condition(conditions: Iterable[object], type: str) -> Mapping[str, Any]
 def condition_is(conditions: Iterable[object], type: str, status: bool) -> bool:  # noqa: A002  # as above
     """Whether the condition of that type is there and is True, or False. Unknown is neither."""
     entry = find_condition(conditions, type)
-    return entry is not None and entry.get("status") == _status(status)
-
-
-def _status(status: bool | ConditionStatus | None) -> ConditionStatus:
-    if isinstance(status, ConditionStatus):
-        return status
-    if status is None:
-        return ConditionStatus.UNKNOWN
-    return ConditionStatus.TRUE if status else ConditionStatus.FALSE
+    return entry is not None and entry.get("status") == _STATUS[status]
 
 
 def _time(value: object) -> datetime | None:
