@@ -7,9 +7,11 @@ is accepted. `models` is what the models say where that differs, with the reason
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
+
+import pytest
 
 SAME: Final = "same"
 ABSENT: Final = object()
@@ -30,6 +32,14 @@ class Case:
     def models_field(self) -> str | None:
         """The path that the models must name."""
         return self.field if self.models == SAME else self.models
+
+
+def by_field(cases: Iterable[Case]) -> list[Any]:
+    """The cases as pytest parameters: those that are accepted, and those that a field is refused for."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.models_field or "accepted", []).append(case)
+    return [pytest.param(group, id=name) for name, group in groups.items()]
 
 
 REF: Final = {"name": "etcd"}
