@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from etcdmaint.clock import Clock, SystemClock
+from etcdmaint.clock import Clock
 from etcdmaint.compression.census import Census
 from etcdmaint.compression.governor import Governor
 from etcdmaint.compression.source import Source
@@ -42,10 +42,10 @@ async def audit(
     state: Audit,
     source: Source,
     *,
+    clock: Clock,
+    courtesy: Courtesy,
+    timing: Timing,
     bytes_per_second: float | None = None,
-    clock: Clock | None = None,
-    courtesy: Courtesy | None = None,
-    timing: Timing | None = None,
     exact: bool = False,
     governor: Governor | None = None,
 ) -> Audit:
@@ -54,7 +54,6 @@ async def audit(
     See `Walk` for what it raises, and KmsUnavailable where values are decrypted by a plugin; `state`
     is then good to go on from.
     """
-    clock = clock or SystemClock()
     walk = Walk(
         state.progress,
         source,

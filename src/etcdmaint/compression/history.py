@@ -105,8 +105,8 @@ async def compare(
     *,
     governor: Governor,
     clock: Clock,
-    courtesy: Courtesy | None = None,
-    timing: Timing | None = None,
+    courtesy: Courtesy,
+    timing: Timing,
     keep: int = 0,
 ) -> History:
     """Read everything as it is and as it was, side by side. `keep`: how many `busiest`.
@@ -114,9 +114,7 @@ async def compare(
     `progress` tells how far it is, and what to read; two walks do it, which see there for what they
     are given and for what they raise.
     """
-    timing = timing or Timing()
-    if courtesy is not None:
-        await StandBack(courtesy, clock, progress, timing.look)()
+    await StandBack(courtesy, clock, progress, timing.look)()
     reader = await source.reader()
     first = progress.spans[0][0]
     newest = await reader.newest(first)

@@ -49,14 +49,6 @@ class Courtesy(Protocol):
         """Who works on this cluster now, for people; "" when nobody does."""
 
 
-class Alone:
-    """Nobody else is there."""
-
-    async def holder(self) -> str:
-        """Nobody."""
-        return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
     """In seconds: how often to look for others and at etcd's latency, and how long to wait for them.
@@ -150,16 +142,16 @@ class Walk:
         *,
         governor: Governor,
         clock: Clock,
-        courtesy: Courtesy | None = None,
-        timing: Timing | None = None,
+        courtesy: Courtesy,
+        timing: Timing,
         exact: bool = False,
     ) -> None:
         self._progress = progress
         self._source = source
         self._governor = governor
         self._clock = clock
-        self._timing = timing or Timing()
-        self._stand_back = StandBack(courtesy or Alone(), clock, progress, self._timing.look)
+        self._timing = timing
+        self._stand_back = StandBack(courtesy, clock, progress, timing.look)
         self._exact = exact
         self._pinned = bool(progress.revisions)
         self._probe_at = 0.0

@@ -16,11 +16,11 @@ import pytest
 from etcdmaint.cli import storage_scan
 from etcdmaint.cli.scanning import Reading
 from etcdmaint.compression.governor import Governor
-from etcdmaint.compression.walk import Alone, Timing
+from etcdmaint.compression.walk import Timing
 from etcdmaint.errors import ConnectionLost
 from etcdmaint.etcd.types import Member
 from tests.unit.compression import objects
-from tests.unit.compression.memory import MemoryEtcd
+from tests.unit.compression.memory import Alone, MemoryEtcd
 
 from .commandline import CommandLine, one_sentence
 

@@ -15,10 +15,10 @@ from etcdmaint.cli.apiserver import ListExpired
 from etcdmaint.cli.scanning import Reading
 from etcdmaint.compression.governor import Governor
 from etcdmaint.compression.verification import ApiServer
-from etcdmaint.compression.walk import Alone, Timing
+from etcdmaint.compression.walk import Timing
 from etcdmaint.kube import access
 from tests.unit.compression import objects
-from tests.unit.compression.memory import MemoryEtcd
+from tests.unit.compression.memory import Alone, MemoryEtcd
 
 from .commandline import CommandLine
 

@@ -80,6 +80,13 @@ class MemoryEtcd:
             raise fault
 
 
+class Alone:
+    """Nobody else works on the cluster."""
+
+    async def holder(self) -> str:
+        return ""
+
+
 class ManualClock:
     """Time passes when somebody sleeps."""
 

@@ -17,12 +17,12 @@ from etcdmaint.compression.census import OTHERS, Census, Tally
 from etcdmaint.compression.contents import Content, Form
 from etcdmaint.compression.policy import Policy, Stage
 from etcdmaint.compression.resources import Keyspace
-from etcdmaint.compression.walk import Progress
+from etcdmaint.compression.walk import Progress, Timing
 from etcdmaint.errors import ConnectionLost, InvalidInput
 from etcdmaint.etcd.entries import Chunk, Entry
 
 from . import objects
-from .memory import MemoryEtcd
+from .memory import Alone, MemoryEtcd
 from .objects import entry
 
 POLICY = Policy.load(
@@ -158,6 +158,11 @@ def test_hostile_keys_and_values_do_not_grow_it(monkeypatch: pytest.MonkeyPatch)
     assert census.rows[OTHERS].total.values > 400
 
 
+async def counting(state: Audit, etcd: MemoryEtcd) -> Audit:
+    """All of it, with nobody else there."""
+    return await audit(state, etcd, clock=etcd.clock, courtesy=Alone(), timing=Timing())
+
+
 def resident() -> int:
     """Bytes of memory that this process has."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -196,7 +201,7 @@ async def test_an_audit_of_many_keys_takes_no_more_memory_than_one_of_a_tenth() 
     """By the function that the command line and the operator share; the keys alone would be 20 MB."""
     etcd = Endless(400_000)
     state = Audit(Census(Keyspace(), keep=100))
-    await audit(state, etcd, clock=etcd.clock)
+    await counting(state, etcd)
     assert state.consistent
     assert state.census.total.values == state.progress.keys == 400_000
     assert len(state.census.rows) == 5_001
@@ -225,7 +230,7 @@ async def test_a_scan_that_is_broken_off_and_resumed_counts_what_an_unbroken_one
     etcd = MemoryEtcd()
     for key, value in PLANTED:
         etcd.put(key, value)
-    whole = await audit(Audit(Census(Keyspace())), etcd, clock=etcd.clock)
+    whole = await counting(Audit(Census(Keyspace())), etcd)
 
     def fail(chunk: int) -> None:
         if chunk > 4:
@@ -234,12 +239,12 @@ async def test_a_scan_that_is_broken_off_and_resumed_counts_what_an_unbroken_one
     etcd.before = fail
     broken = Audit(Census(Keyspace()))
     with pytest.raises(ConnectionLost):
-        await audit(broken, etcd, clock=etcd.clock)
+        await counting(broken, etcd)
     token = resume_token(broken, 7, "q")
     etcd.before = lambda _: None
     resumed = Audit(Census(Keyspace()))
     resume_audit(resumed, token, 7, "q")
-    await audit(resumed, etcd, clock=etcd.clock)
+    await counting(resumed, etcd)
     assert resumed.census.dump() == whole.census.dump()
     assert resumed.progress.keys == whole.progress.keys == len(PLANTED)
     assert resumed.consistent

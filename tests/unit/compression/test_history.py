@@ -8,11 +8,11 @@ from etcdmaint.compression.census import Tally
 from etcdmaint.compression.governor import Governor
 from etcdmaint.compression.history import History, compare, held, oldest_revision
 from etcdmaint.compression.resources import Keyspace
-from etcdmaint.compression.walk import Progress
+from etcdmaint.compression.walk import Progress, Timing
 from etcdmaint.errors import ConnectionLost
 from etcdmaint.etcd.entries import Entry
 
-from .memory import MemoryEtcd
+from .memory import Alone, MemoryEtcd
 
 KEY = b"/registry/leases/a/l"
 
@@ -47,7 +47,16 @@ def test_a_keys_old_revisions_follow_from_its_two_versions(
 async def history(etcd: MemoryEtcd, keep: int = 0, progress: Progress | None = None) -> History:
     governor = Governor(None, etcd.clock)
     progress = progress or Progress()
-    return await compare(etcd, progress, Keyspace(), governor=governor, clock=etcd.clock, keep=keep)
+    return await compare(
+        etcd,
+        progress,
+        Keyspace(),
+        governor=governor,
+        clock=etcd.clock,
+        courtesy=Alone(),
+        timing=Timing(),
+        keep=keep,
+    )
 
 
 @pytest.mark.parametrize("compacted", [0, 1, 2, 17, 30, 31])

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from etcdmaint.compression.governor import QUICK_SECONDS, Governor
-from etcdmaint.compression.walk import EVERYTHING, Progress, Timing, Walk, spans_of, take
+from etcdmaint.compression.walk import EVERYTHING, Courtesy, Progress, Timing, Walk, spans_of, take
 from etcdmaint.errors import (
     ConnectionLost,
     KmsUnavailable,
@@ -21,7 +21,7 @@ from etcdmaint.errors import (
 )
 from etcdmaint.etcd.entries import Chunk, Entry
 
-from .memory import ManualClock, MemoryEtcd
+from .memory import Alone, ManualClock, MemoryEtcd
 from .objects import entry
 
 TIMING = Timing(look=5.0, probe=1.0, retry=1.0, patience=30.0)
@@ -42,7 +42,7 @@ async def walked(
     progress: Progress | None = None,
     *,
     rate: float | None = None,
-    courtesy: Sometimes | None = None,
+    courtesy: Courtesy | None = None,
     exact: bool = False,
 ) -> tuple[list[bytes], Progress]:
     progress = progress or Progress()
@@ -51,7 +51,7 @@ async def walked(
         etcd,
         governor=Governor(rate, etcd.clock),
         clock=etcd.clock,
-        courtesy=courtesy,
+        courtesy=courtesy or Alone(),
         timing=TIMING,
         exact=exact,
     )
@@ -225,7 +225,9 @@ async def test_how_etcd_was_before_is_not_measured_again_when_it_is_slow(etcd: M
     etcd.before = compact
     governor = Governor(1000.0, etcd.clock)
     progress = Progress(((b"/", b"0"),))
-    walk = Walk(progress, etcd, governor=governor, clock=etcd.clock, timing=TIMING)
+    walk = Walk(
+        progress, etcd, governor=governor, clock=etcd.clock, courtesy=Alone(), timing=TIMING
+    )
     async with aclosing(walk.chunks()) as chunks:
         async for chunk in chunks:
             progress.note(chunk, len(chunk.entries))
