@@ -101,14 +101,22 @@ class Resource(BaseModel):
 
 def object_key(obj: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name of any object, "" for what is missing; never raises."""
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, Mapping):
-        return "", ""
+    metadata = part_of(obj, "metadata")
     namespace, name = metadata.get("namespace"), metadata.get("name")
     return (
         namespace if isinstance(namespace, str) else "",
         name if isinstance(name, str) else "",
     )
+
+
+def part_of(obj: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """A nested object, empty where anything on the way is missing or is no object."""
+    for key in keys:
+        found = obj.get(key)
+        if not isinstance(found, Mapping):
+            return {}
+        obj = found
+    return obj
 
 
 def generation_of(obj: Mapping[str, Any]) -> int:

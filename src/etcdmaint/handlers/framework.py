@@ -124,12 +124,12 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
         scheme, _space, token = (await access.authorization()).partition(" ")
         connection = _Connection(
             server=access.server,
-            ca_path=access.ca_path,
+            ca_path=access.configuration.ssl_ca_cert or None,
             insecure=access.insecure or None,
             scheme=scheme.capitalize() if token else None,
             token=token or None,
-            certificate_path=access.certificate_path,
-            private_key_path=access.key_path,
+            certificate_path=access.configuration.cert_file or None,
+            private_key_path=access.configuration.key_file or None,
         )
         return kopf.AiohttpSession(
             server=access.server,
@@ -138,7 +138,8 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
             aiohttp_session=aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=connection.as_ssl_context()),
                 headers=connection.as_http_headers(),
-                proxy=access.proxy_url,
+                # The one that the kubeconfig names; those of the environment are not used.
+                proxy=access.configuration.proxy or None,
                 trust_env=False,
                 middlewares=(whole_answer,),
             ),

@@ -47,26 +47,6 @@ class ApiAccess:
         return str(self.configuration.host)
 
     @property
-    def ca_path(self) -> str | None:
-        """The file with the certificate authority to trust."""
-        return self.configuration.ssl_ca_cert or None
-
-    @property
-    def certificate_path(self) -> str | None:
-        """The client certificate's file."""
-        return self.configuration.cert_file or None
-
-    @property
-    def key_path(self) -> str | None:
-        """The client key's file."""
-        return self.configuration.key_file or None
-
-    @property
-    def proxy_url(self) -> str | None:
-        """The proxy that the kubeconfig names; those of the environment are not used."""
-        return self.configuration.proxy or None
-
-    @property
     def insecure(self) -> bool:
         """Whether the kubeconfig says not to verify the server."""
         return not self.configuration.verify_ssl

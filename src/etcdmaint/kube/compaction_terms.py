@@ -20,6 +20,7 @@ from etcdmaint.api.connection import (
     parse_connection,
 )
 from etcdmaint.api.fields import parse_compaction_interval
+from etcdmaint.api.metadata import part_of
 from etcdmaint.api.names import COMPACTION_INTERVAL_ANNOTATION, PAUSED_ANNOTATION
 from etcdmaint.api.vocabulary import ConnectionCondition
 from etcdmaint.compaction.knowledge import View
@@ -51,10 +52,9 @@ def read_interval(resource: Resource, obj: Json) -> float:
 def wish(resource: Resource, obj: Json) -> tuple[object, ...]:
     """What of the object makes a difference here: equal wishes need no second look."""
     metadata = obj["metadata"]
-    annotations = metadata.get("annotations") or {}
     return (
         _raw(resource, obj),
-        annotations.get(PAUSED_ANNOTATION),
+        part_of(metadata, "annotations").get(PAUSED_ANNOTATION),
         metadata.get("deletionTimestamp"),
         metadata.get("generation") if resource is ETCD_CONNECTIONS else None,
     )
@@ -66,6 +66,12 @@ class Account:
 
     verdict: Verdict
     figures: CompactionStatus | None = None
+
+
+PAUSED: Final = Account(
+    Verdict(False, "Paused", "an annotation stops compaction; other contenders go on")
+)
+"""The stop button is pressed."""
 
 
 def account_of(view: View, user: str) -> Account:
@@ -87,24 +93,16 @@ def unheld(error: EtcdmaintError, interval: float, *, stalled: bool) -> Account:
     return Account(Verdict(False, error.reason, str(error)))
 
 
-def paused() -> Account:
-    """The stop button is pressed."""
-    return Account(
-        Verdict(False, "Paused", "an annotation stops compaction; other contenders go on")
-    )
-
-
 def is_stalled(obj: Mapping[str, Any]) -> bool:
     """Whether the object says already that compaction has stalled."""
-    found = find_condition(connection_status(obj).conditions, ConnectionCondition.COMPACTING) or {}
+    found = _compacting(connection_status(obj))
     return found.get("status") == "False" and found.get("reason") == STALLED
 
 
 def says_something(obj: Mapping[str, Any]) -> bool:
     """Whether the status tells of compaction at all."""
     status = connection_status(obj)
-    found = find_condition(status.conditions, ConnectionCondition.COMPACTING)
-    return found is not None or status.compaction is not None
+    return bool(_compacting(status)) or status.compaction is not None
 
 
 def write_account(
@@ -123,23 +121,24 @@ def write_account(
         return {"conditions": kept, "compaction": None}
     verdicts = {ConnectionCondition.COMPACTING: account.verdict}
     conditions = with_verdicts(before.conditions, verdicts, obj, now)
-    old = find_condition(before.conditions, ConnectionCondition.COMPACTING) or {}
-    new = find_condition(conditions, ConnectionCondition.COMPACTING) or {}
+    said = EtcdConnectionStatus(compaction=account.figures, conditions=tuple(conditions))
+    old, new = _compacting(before), _compacting(said)
     turned = any(old.get(key) != new.get(key) for key in ("status", "reason", "observedGeneration"))
     moved = old != new or account.figures != before.compaction
     if not (turned or (stale and moved)):
         return None
-    figures = EtcdConnectionStatus(compaction=account.figures).to_wire().get("compaction")
-    return {"conditions": conditions, "compaction": figures}
+    return {"conditions": conditions, "compaction": said.to_wire().get("compaction")}
+
+
+def _compacting(status: EtcdConnectionStatus) -> Mapping[str, Any]:
+    return find_condition(status.conditions, ConnectionCondition.COMPACTING) or {}
 
 
 def _raw(resource: Resource, obj: Json) -> str | None:
     if resource is ETCD_CONNECTIONS:
-        spec = obj.get("spec")
-        compaction = spec.get("compaction") if isinstance(spec, dict) else None
-        return None if compaction is None else str(compaction)
-    annotations = obj["metadata"].get("annotations") or {}
-    found = annotations.get(COMPACTION_INTERVAL_ANNOTATION)
+        found = part_of(obj, "spec").get("compaction")
+    else:
+        found = part_of(obj, "metadata", "annotations").get(COMPACTION_INTERVAL_ANNOTATION)
     return None if found is None else str(found)
 
 

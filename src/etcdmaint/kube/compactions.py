@@ -14,33 +14,39 @@ from typing import Protocol
 from etcdmaint.api.defrag import ClusterRef
 from etcdmaint.api.metadata import generation_of, is_paused
 from etcdmaint.api.vocabulary import ClusterKind
-from etcdmaint.clock import Clock, came_within
+from etcdmaint.clock import came_within
 from etcdmaint.compaction.knowledge import STALLED_AFTER
 from etcdmaint.compaction.registry import Hold, Registry
-from etcdmaint.defrag.run import Fence, Severity
+from etcdmaint.defrag.run import Severity
 from etcdmaint.errors import ClusterNotReady, EtcdmaintError, InvalidInput
-from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
-from etcdmaint.kube.client import Json, KubeApi, KubeError
-from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.client import Json, KubeError
 from etcdmaint.kube.compaction_terms import (
+    PAUSED,
     STALLED,
     Account,
     account_of,
     asks,
     is_stalled,
-    paused,
     read_interval,
     says_something,
     unheld,
     wish,
     write_account,
 )
-from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.following import Followed, Following
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ETCD_CONNECTIONS, ObjectRef
 
 log = logging.getLogger(__name__)
+
+# Seconds.
+_RETRY = 15.0
+_REWRITE = 600.0
+_RPC_TIMEOUT = 5.0
+_STALL_GRACE = 5.0
+# As kube-apiserver's own compactor has it: its watch is always open, and many are (C39).
+_KEEPALIVE = 30.0
 
 
 class RefusalCounter(Protocol):
@@ -53,32 +59,12 @@ class RefusalCounter(Protocol):
         """It can, or the object is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeeperPace:
-    """Seconds. `look_least` and `look_most` bound a share of the interval between two looks."""
-
-    look_least: float = 5.0
-    look_most: float = 60.0
-    retry: float = 15.0
-    rewrite: float = 600.0
-    rpc_timeout: float = 5.0
-    stall_grace: float = 5.0
-    keepalive: float = 30.0
-    """As kube-apiserver's own compactor has it: its watch is always open, and many are (C39)."""
-
-    def look(self, interval: float) -> float:
-        """How long a look holds good: what is told is at most a fifth of an interval old."""
-        return min(self.look_most, max(self.look_least, interval / 5))
-
-
 @dataclass(slots=True, eq=False)
 class _Asking(Followed):
     """An object that asks, or has asked, and what is kept of it between two looks."""
 
     since: float = 0.0
     hold: Hold | None = None
-    read: tuple[object, ...] = ()
-    interval: float = 0.0
     user: str = ""
     stalled: bool = False
     refused: str = ""
@@ -92,27 +78,10 @@ class _Asking(Followed):
 class CompactionKeeper(Following[_Asking]):
     """Knows all objects that ask, and keeps each one's share in a compactor while `run` runs."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        clusters: Clusters,
-        registry: Registry,
-        events: EventSink,
-        fence: Fence,
-        clock: Clock,
-        *,
-        refusals: RefusalCounter,
-        observer: RpcObserver | None = None,
-        pace: KeeperPace | None = None,
-    ) -> None:
-        super().__init__(api, fence)
-        self._clusters = clusters
+    def __init__(self, parts: Parts, registry: Registry, refusals: RefusalCounter) -> None:
+        super().__init__(parts, _RETRY)
         self._registry = registry
-        self._events = events
-        self._clock = clock
         self._refusals = refusals
-        self._observer = observer
-        self._pace = pace or KeeperPace()
 
     def gone(self, uid: str) -> _Asking | None:
         """The object is deleted, or asks for nothing any more."""
@@ -123,7 +92,7 @@ class CompactionKeeper(Following[_Asking]):
     def _begin(self, ref: ObjectRef, obj: Json) -> _Asking | None:
         if not (asks(ref.resource, obj) or says_something(obj)):
             return None
-        known = _Asking(ref, obj, since=self._clock.monotonic())
+        known = _Asking(ref, obj, since=self._parts.clock.monotonic())
         known.stalled = ref.resource is ETCD_CONNECTIONS and is_stalled(obj)
         return known
 
@@ -136,52 +105,39 @@ class CompactionKeeper(Following[_Asking]):
         try:
             while True:
                 known.changed.clear()
-                pause = await self._look(known)
+                pause = await self._contained(known, self._look(known))
                 if pause is None and not known.changed.is_set():
                     self.gone(known.ref.uid)
                     return
-                await came_within(self._clock, pause or 0.0, known.changed)
+                await came_within(self._parts.clock, pause or 0.0, known.changed)
         finally:
             await self._let_go(known)
 
     async def _look(self, known: _Asking) -> float | None:
         """Make true what the object asks for, and tell; how long to wait, None when it asks nothing."""
-        try:
-            interval = self._interval(known)
-            account = await self._serve(known, interval)
-            self._announce(known, account)
-            if known.ref.resource is ETCD_CONNECTIONS:
-                await self._publish(known, account)
-            if account is None and not known.refused:
-                return None
-        except KubeError as error:
-            log.debug("not now", extra={"object": str(known.ref), "error": str(error)})
-            return self._pace.retry
-        except EtcdmaintError as error:
-            log.warning("not told", extra={"object": str(known.ref), "error": str(error)})
-        except Exception:
-            # The outermost shell of one object: the others go on, and so does this one.
-            log.exception("a fault with compaction", extra={"object": str(known.ref)})
-        return self._pace.retry if known.hold is None else self._pace.look(known.hold.interval)
+        interval = self._interval(known)
+        account = await self._serve(known, interval)
+        self._announce(known, account)
+        if known.ref.resource is ETCD_CONNECTIONS:
+            await self._publish(known, account)
+        if account is None and not known.refused:
+            return None
+        if known.hold is None:
+            return _RETRY
+        # What is told is at most a fifth of an interval old.
+        return min(60.0, max(5.0, known.hold.interval / 5))
 
     def _interval(self, known: _Asking) -> float:
         """What the object asks for, in seconds; 0 for nothing. A fault is told once."""
-        wished = wish(known.ref.resource, known.obj)
-        if known.read != wished:
-            known.read, known.interval = wished, self._read_interval(known)
-        return known.interval
-
-    def _read_interval(self, known: _Asking) -> float:
+        ref = known.ref
         try:
-            interval = read_interval(known.ref.resource, known.obj)
+            interval = read_interval(ref.resource, known.obj)
         except InvalidInput as error:
-            if "compaction" not in error.field:
-                return 0.0  # the object's condition Reachable says what is wrong with it
-            if known.refused != str(error):
+            # What is wrong elsewhere in an object its condition Reachable says.
+            if "compaction" in error.field and known.refused != str(error):
                 known.refused = str(error)
-                ref = known.ref
                 self._refusals.refused(ref.namespace, ref.name, ref.resource.kind)
-                self._events.post(
+                self._parts.events.post(
                     ref, Severity.WARNING, "InvalidCompactionInterval", f"not compacted: {error}"
                 )
             return 0.0
@@ -201,7 +157,7 @@ class CompactionKeeper(Following[_Asking]):
             return None
         if is_paused(metadata.get("annotations")):
             await self._let_go(known)
-            return paused()
+            return PAUSED
         try:
             await self._hold(known, interval)
             known.disconnected = ""
@@ -245,28 +201,30 @@ class CompactionKeeper(Following[_Asking]):
     async def _dial(self, known: _Asking) -> ClusterClient:
         ref = known.ref
         kind = ClusterKind(ref.resource.kind)
-        target = await self._clusters.find(ref.namespace, ClusterRef(name=ref.name, kind=kind))
+        target = await self._parts.clusters.find(
+            ref.namespace, ClusterRef(name=ref.name, kind=kind)
+        )
         if target.paused:
             raise ClusterNotReady("Paused", target.paused)
         known.user = target.access.login.user if target.access.login else ""
         return await ClusterClient.connect(
             target.seeds,
             target.access,
-            timeout=self._pace.rpc_timeout,
-            observer=self._observer,
+            timeout=_RPC_TIMEOUT,
+            observer=self._parts.observer,
             metrics_port=target.metrics_port,
-            keepalive=self._pace.keepalive,
+            keepalive=_KEEPALIVE,
         )
 
     async def _let_go(self, known: _Asking) -> None:
         hold, known.hold = known.hold, None
-        known.since = self._clock.monotonic()
+        known.since = self._parts.clock.monotonic()
         if hold is not None:
             await hold.release()
 
     def _waits_too_long(self, known: _Asking, interval: float) -> bool:
-        waited = self._clock.monotonic() - known.since
-        return waited > STALLED_AFTER * interval + self._pace.stall_grace
+        waited = self._parts.clock.monotonic() - known.since
+        return waited > STALLED_AFTER * interval + _STALL_GRACE
 
     def _announce(self, known: _Asking, account: Account | None) -> None:
         """One event when it stalls, and one when it is well again."""
@@ -277,22 +235,22 @@ class CompactionKeeper(Following[_Asking]):
         if account is None:
             return
         if stalled:
-            self._events.post(known.ref, Severity.WARNING, STALLED, account.verdict.message)
+            self._parts.events.post(known.ref, Severity.WARNING, STALLED, account.verdict.message)
         elif account.verdict.status:
-            self._events.post(
+            self._parts.events.post(
                 known.ref, Severity.NORMAL, "CompactionResumed", account.verdict.message
             )
         else:
             known.stalled = True  # not well yet, only for another reason
 
     async def _publish(self, known: _Asking, account: Account | None) -> None:
-        now = self._clock.monotonic()
-        stale = now - known.written_at >= self._pace.rewrite
+        now = self._parts.clock.monotonic()
+        stale = now - known.written_at >= _REWRITE
         if account is not None and account == known.told and not stale:
             return
 
         def patch(obj: Json) -> Json | None:
-            return write_account(obj, account, self._clock.now(), stale=stale)
+            return write_account(obj, account, self._parts.clock.now(), stale=stale)
 
         if patch(known.obj) is None:
             known.told = account

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import random
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from etcdmaint.api.connection import parse_connection
 from etcdmaint.api.metadata import generation_of
 from etcdmaint.clock import Clock
 from etcdmaint.compaction.probe import DEFAULT_KEY, Ask, Probe, key_below, voters
-from etcdmaint.defrag.run import Fence, Target
+from etcdmaint.defrag.run import Target
 from etcdmaint.errors import (
     ClusterNotHealthy,
     ClusterNotReady,
@@ -29,16 +28,13 @@ from etcdmaint.errors import (
     InvalidInput,
     RPCTimeout,
 )
-from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import MemberStatus
-from etcdmaint.kube.client import Json, KubeApi, KubeError
-from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.client import Json, KubeError
 from etcdmaint.kube.following import Followed, Following
 from etcdmaint.kube.measurement import Measurement, failed, measured, write_measurement
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ObjectRef
-
-log = logging.getLogger(__name__)
 
 _AT_ONCE = 32
 
@@ -70,21 +66,9 @@ class _Watched(Followed):
 class ConnectionMonitor(Following[_Watched]):
     """Knows all EtcdConnections and measures each in a task of its own while `run` runs."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        clusters: Clusters,
-        fence: Fence,
-        clock: Clock,
-        *,
-        observer: RpcObserver | None = None,
-        pace: Pace | None = None,
-    ) -> None:
-        super().__init__(api, fence)
-        self._clusters = clusters
-        self._clock = clock
-        self._observer = observer
+    def __init__(self, parts: Parts, pace: Pace | None = None) -> None:
         self._pace = pace or Pace()
+        super().__init__(parts, self._pace.retry)
         self._turnstile = asyncio.Semaphore(_AT_ONCE)
         self._random = random.Random()  # noqa: S311  # to spread the load, not to keep a secret
 
@@ -100,9 +84,7 @@ class ConnectionMonitor(Following[_Watched]):
         try:
             while True:
                 known.changed.clear()
-                async with self._turnstile:
-                    await self._look(known)
-                pause = self._pause(known)
+                pause = await self._contained(known, self._look(known)) or 0.0
                 # Many that were found at once drift apart.
                 pause *= self._random.uniform(0.5, 1.0) if first else 1.0
                 first = False
@@ -112,22 +94,12 @@ class ConnectionMonitor(Following[_Watched]):
         finally:
             await self._disconnect(known)
 
-    def _pause(self, known: _Watched) -> float:
-        nobody = known.measurement is None or not known.measurement.answered
-        return self._pace.retry if nobody else self._pace.interval
-
-    async def _look(self, known: _Watched) -> None:
-        """One measurement and, where it is worth one, one write."""
-        try:
+    async def _look(self, known: _Watched) -> float:
+        """One measurement and, where it is worth one, one write; the seconds until the next."""
+        async with self._turnstile:
             known.measurement = await self._measure(known)
             await self._publish(known, known.measurement)
-        except KubeError as error:
-            log.debug("not now", extra={"object": str(known.ref), "error": str(error)})
-        except EtcdmaintError as error:
-            log.warning("not measured", extra={"object": str(known.ref), "error": str(error)})
-        except Exception:
-            # The outermost shell of one connection: the others go on, and so does this one.
-            log.exception("a fault while measuring", extra={"object": str(known.ref)})
+        return self._pace.interval if known.measurement.answered else self._pace.retry
 
     async def _measure(self, known: _Watched) -> Measurement:
         try:
@@ -167,13 +139,13 @@ class ConnectionMonitor(Following[_Watched]):
 
     async def _connected(self, known: _Watched) -> ClusterClient:
         """The connection, made anew where spec or Secrets have changed."""
-        now = self._clock.monotonic()
+        now = self._parts.clock.monotonic()
         generation = generation_of(known.obj)
         stale = now - known.read_at >= self._pace.reread_secrets
         changed = generation != known.generation
         if known.cluster is None or known.target is None or stale or changed:
             try:
-                target = await self._clusters.target(parse_connection(known.obj))
+                target = await self._parts.clusters.target(parse_connection(known.obj))
                 known.read_at = now
             except KubeError:
                 if known.cluster is None or known.target is None or changed:
@@ -191,11 +163,11 @@ class ConnectionMonitor(Following[_Watched]):
                     target.seeds,
                     target.access,
                     timeout=self._pace.rpc_timeout,
-                    observer=self._observer,
+                    observer=self._parts.observer,
                     metrics_port=target.metrics_port,
                 )
                 known.target, known.refreshed_at = target, now
-                known.probe = await _probe(known.obj, known.cluster, self._clock)
+                known.probe = await _probe(known.obj, known.cluster, self._parts.clock)
         if now - known.refreshed_at >= self._pace.refresh_members:
             known.refreshed_at = now
             await known.cluster.refresh()
@@ -208,7 +180,7 @@ class ConnectionMonitor(Following[_Watched]):
 
     async def _publish(self, known: _Watched, measurement: Measurement) -> None:
         def patch(obj: Json) -> Json | None:
-            return write_measurement(obj, measurement, self._clock.now())
+            return write_measurement(obj, measurement, self._parts.clock.now())
 
         if patch(known.obj) is not None:
             await self._revise(known, known.generation, patch)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etcdmaint.api.metadata import is_paused
+from etcdmaint.api.metadata import is_paused, part_of
 from etcdmaint.api.names import PAUSED_ANNOTATION
 from etcdmaint.defrag.run import DesiredMember
 from etcdmaint.errors import ClusterNotReady, InvalidInput
@@ -62,7 +62,7 @@ class ClusterReading:
             DesiredMember(
                 name=member["metadata"]["name"],
                 member_id=_member_id(member),
-                quota_bytes=_quota(_of(member, "spec", "options")),
+                quota_bytes=_quota(part_of(member, "spec", "options")),
                 restarts=restarts.get(member["metadata"]["name"], 0),
             )
             for member in self.members
@@ -76,32 +76,32 @@ def read_cluster(
     name = cluster["metadata"]["name"]
     if cluster["metadata"].get("deletionTimestamp"):
         raise ClusterNotReady("ClusterDeleting", f"EtcdCluster {name} is being deleted")
-    observed = _of(cluster, "status", "observed")
-    if not observed or not _of(cluster, "status").get("clusterToken"):
+    observed = part_of(cluster, "status", "observed")
+    if not observed or not part_of(cluster, "status").get("clusterToken"):
         raise ClusterNotReady("ClusterNotObserved", f"EtcdCluster {name} has not been taken up yet")
     own = _own_members(cluster, members)
-    _judge_members(name, observed, own, clustered=bool(_of(cluster, "status").get("clusterID")))
-    auth = _of(cluster, "spec", "auth")
-    latched = bool(_of(cluster, "status").get("authEnabled"))
+    _judge_members(name, observed, own, clustered=bool(part_of(cluster, "status").get("clusterID")))
+    auth = part_of(cluster, "spec", "auth")
+    latched = bool(part_of(cluster, "status").get("authEnabled"))
     if auth.get("enabled") and not latched:
         raise ClusterNotReady(
             "AuthNotLatched", f"EtcdCluster {name} has not turned its auth on yet"
         )
     for snapshot in snapshots:
-        if _of(snapshot, "spec", "clusterRef").get("name") == name and _under_way(snapshot):
+        if part_of(snapshot, "spec", "clusterRef").get("name") == name and _under_way(snapshot):
             raise ClusterNotReady(
                 "SnapshotInProgress", f"EtcdSnapshot {snapshot['metadata']['name']} is being taken"
             )
-    secret = _of(auth, "rootCredentialsSecretRef").get("name") if auth.get("enabled") else ""
+    secret = part_of(auth, "rootCredentialsSecretRef").get("name") if auth.get("enabled") else ""
     return ClusterReading(
         namespace=cluster["metadata"]["namespace"],
         name=name,
         members=own,
-        tls=_tls(name, _of(cluster, "spec", "tls").get("client")),
+        tls=_tls(name, part_of(cluster, "spec", "tls").get("client")),
         root_secret=secret or "",
-        volume_size=_size(_of(observed, "storage").get("size"))
-        or _size(_of(cluster, "spec", "storage").get("size")),
-        quota_bytes=_quota(_of(observed, "options")) or DEFAULT_QUOTA,
+        volume_size=_size(part_of(observed, "storage").get("size"))
+        or _size(part_of(cluster, "spec", "storage").get("size")),
+        quota_bytes=_quota(part_of(observed, "options")) or DEFAULT_QUOTA,
         paused=paused_by("EtcdCluster", cluster),
     )
 
@@ -116,7 +116,7 @@ def paused_by(kind: str, obj: Json) -> str | None:
 
 def restart_count(pod: Json) -> int:
     """How often the Pod's etcd container was restarted (D18)."""
-    statuses = _of(pod, "status").get("containerStatuses") or ()
+    statuses = part_of(pod, "status").get("containerStatuses") or ()
     counts = [s.get("restartCount") or 0 for s in statuses if s.get("name") == _CONTAINER]
     return max(counts, default=0)
 
@@ -127,14 +127,14 @@ def _own_members(cluster: Json, members: Sequence[Json]) -> tuple[Json, ...]:
     for member in members:
         owners = [o for o in member["metadata"].get("ownerReferences") or () if o.get("controller")]
         strange = owners and owners[0].get("uid") != uid
-        if _of(member, "spec").get("clusterName") == name and not strange:
+        if part_of(member, "spec").get("clusterName") == name and not strange:
             own.append(member)
     return tuple(sorted(own, key=lambda member: str(member["metadata"]["name"])))
 
 
 def _judge_members(name: str, observed: Json, members: Sequence[Json], *, clustered: bool) -> None:
     replicas = observed.get("replicas") or 0
-    running = [m for m in members if not _of(m, "spec").get("dormant")]
+    running = [m for m in members if not part_of(m, "spec").get("dormant")]
     leaving = [m for m in members if m["metadata"].get("deletionTimestamp")]
     if leaving:
         raise ClusterNotReady(
@@ -156,7 +156,7 @@ def _judge_members(name: str, observed: Json, members: Sequence[Json], *, cluste
 def _under_way(snapshot: Json) -> bool:
     # Pending ones read nothing yet, and may be Pending for as long as nobody reconciles them; once one
     # streams, the members' own metrics say so too.
-    phase = _of(snapshot, "status").get("phase") or ""
+    phase = part_of(snapshot, "status").get("phase") or ""
     return phase not in ("", "Pending", *_OVER)
 
 
@@ -164,11 +164,11 @@ def _tls(cluster: str, client: Json | None) -> TlsSource | None:
     """The table of the contract, 1.2: where CA and client identity are, by who issues them."""
     if not client:
         return None
-    server = _of(client, "serverSecretRef").get("name")
+    server = part_of(client, "serverSecretRef").get("name")
     if server:
-        identity = _of(client, "operatorClientSecretRef").get("name") or ""
+        identity = part_of(client, "operatorClientSecretRef").get("name") or ""
         return TlsSource(authority=server, identity=identity)
-    issued = _of(client, "certManager").get("operatorClientIssuerRef")
+    issued = part_of(client, "certManager").get("operatorClientIssuerRef")
     return TlsSource(
         authority=f"{cluster}-server-tls",
         identity=f"{cluster}-operator-client-tls" if issued else "",
@@ -177,13 +177,13 @@ def _tls(cluster: str, client: Json | None) -> TlsSource | None:
 
 def _host(member: Json, namespace: str) -> str:
     annotations = member["metadata"].get("annotations") or {}
-    service = annotations.get(_HEADLESS) or _of(member, "spec").get("clusterName")
+    service = annotations.get(_HEADLESS) or part_of(member, "spec").get("clusterName")
     return f"{member['metadata']['name']}.{service}.{namespace}.svc"
 
 
 def _member_id(member: Json) -> int | None:
     try:
-        return int(str(_of(member, "status").get("memberID") or ""), 16) or None
+        return int(str(part_of(member, "status").get("memberID") or ""), 16) or None
     except ValueError:
         return None
 
@@ -200,13 +200,3 @@ def _size(value: object) -> int | None:
         return parse_bytes(value) or None
     except InvalidInput:
         return None
-
-
-def _of(obj: Json, *keys: str) -> Json:
-    """A nested object, empty where anything on the way is missing or is no object."""
-    for key in keys:
-        found = obj.get(key)
-        if not isinstance(found, Mapping):
-            return {}
-        obj = found
-    return obj

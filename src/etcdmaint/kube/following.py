@@ -7,15 +7,19 @@ correct. This module must not know what is done for an object.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from etcdmaint.api.metadata import generation_of
-from etcdmaint.defrag.run import Fence
-from etcdmaint.kube.client import Conflict, Json, KubeApi, NotFound, read_exactly
+from etcdmaint.errors import EtcdmaintError
+from etcdmaint.kube.client import Conflict, Json, NotFound, Unavailable, read_exactly
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ObjectRef, Resource
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +40,14 @@ F = TypeVar("F", bound=Followed)
 
 
 class Following(ABC, Generic[F]):
-    """All objects that are followed while `run` runs; a subclass says what that means for one."""
+    """All objects that are followed while `run` runs; a subclass says what that means for one.
 
-    def __init__(self, api: KubeApi, fence: Fence) -> None:
-        self._api = api
-        self._fence = fence
+    `retry` is in seconds, after a look that went wrong.
+    """
+
+    def __init__(self, parts: Parts, retry: float) -> None:
+        self._parts = parts
+        self._retry = retry
         self._followed: dict[str, F] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -116,6 +123,20 @@ class Following(ABC, Generic[F]):
         if self._group is not None:
             followed.task = self._group.create_task(self._tend(followed), name=str(followed.ref))
 
+    async def _contained(self, followed: F, look: Awaitable[float | None]) -> float | None:
+        """What a look gives: the seconds until the next, None for no other. A fault stays with its object."""
+        about = {"object": str(followed.ref)}
+        try:
+            return await look
+        except (Conflict, Unavailable) as error:
+            log.debug("not now", extra={**about, "error": str(error)})
+        except EtcdmaintError as error:
+            log.warning("not looked after", extra={**about, "error": str(error)})
+        except Exception:
+            # The outermost shell of one object: the others go on, and so does this one.
+            log.exception("a fault while looking after an object", extra=about)
+        return self._retry
+
     async def _revise(
         self, followed: F, generation: int, make_patch: Callable[[Json], Json | None]
     ) -> bool:
@@ -126,17 +147,17 @@ class Following(ABC, Generic[F]):
         Raises what KubeApi and the fence raise.
         """
         try:
-            obj = await read_exactly(self._api, followed.ref)
+            obj = await read_exactly(self._parts.api, followed.ref)
             current = generation_of(obj) == generation
             if current and (patch := make_patch(obj)) is not None:
-                self._fence.assert_held()
+                self._parts.fence.assert_held()
                 version = obj["metadata"]["resourceVersion"]
-                obj = await self._api.patch_status(followed.ref, patch, version)
+                obj = await self._parts.api.patch_status(followed.ref, patch, version)
         except NotFound:
             self.gone(followed.ref.uid)
             return False
         except Conflict:
-            self._api.observer.status_conflict()
+            self._parts.api.observer.status_conflict()
             return False
         if not _is_older(obj, followed.obj):
             self._renew(followed, obj)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from etcdmaint.api.metadata import is_dry_run, object_key
+from etcdmaint.api.metadata import is_dry_run, object_key, part_of
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.defrag.run import Phase
 from etcdmaint.kube.client import read_time
@@ -92,8 +92,8 @@ class RunInventory:
 def read_run(obj: Mapping[str, Any]) -> KnownRun:
     """What is worth keeping of an EtcdDefrag, whatever state it is in; never raises."""
     namespace, name = object_key(obj)
-    metadata, spec, status = (_part(obj, key) for key in ("metadata", "spec", "status"))
-    reference = _part(spec, "clusterRef")
+    metadata, spec, status = (part_of(obj, key) for key in ("metadata", "spec", "status"))
+    reference = part_of(spec, "clusterRef")
     ttl = spec.get("ttlSecondsAfterFinished")
     phase = status.get("phase")
     return KnownRun(
@@ -107,8 +107,3 @@ def read_run(obj: Mapping[str, Any]) -> KnownRun:
         deleting=bool(metadata.get("deletionTimestamp")),
         dry_run=spec.get("dryRun") is True or is_dry_run(metadata.get("annotations")),
     )
-
-
-def _part(obj: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    part = obj.get(key)
-    return part if isinstance(part, Mapping) else {}

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from etcdmaint.api.conditions import find_condition
 from etcdmaint.api.connection import ConnectionMember, EtcdConnectionStatus, connection_status
 from etcdmaint.api.vocabulary import ConnectionCondition, Role
 from etcdmaint.defrag.health import Observation, judge
@@ -98,10 +97,9 @@ def write_measurement(
 def _worth_writing(old: EtcdConnectionStatus, new: EtcdConnectionStatus, now: datetime) -> bool:
     if old.measured_at is None or now - old.measured_at >= _STALE:
         return True
-    for kind in (ConnectionCondition.REACHABLE, ConnectionCondition.HEALTHY):
-        if find_condition(old.conditions, kind) != find_condition(new.conditions, kind):
-            return True
-    if old.cluster_id != new.cluster_id or len(old.members) != len(new.members):
+    if (old.conditions, old.cluster_id) != (new.conditions, new.cluster_id):
+        return True
+    if len(old.members) != len(new.members):
         return True
     before = {member.member_id: member for member in old.members}
     return any(_changed(before.get(member.member_id), member) for member in new.members)

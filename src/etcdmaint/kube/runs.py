@@ -62,10 +62,6 @@ class Runner:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     _active: dict[str, asyncio.Event] = field(default_factory=dict)
     """The UIDs of runs under way, each with what is set when it is left."""
-    _idle: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._idle.set()
 
     @property
     def active(self) -> frozenset[str]:
@@ -77,7 +73,8 @@ class Runner:
         self.draining.set()
         try:
             async with asyncio.timeout(timeout):
-                await self._idle.wait()
+                while self._active:
+                    await next(iter(self._active.values())).wait()
         except TimeoutError:
             return False
         return True
@@ -132,14 +129,11 @@ class Runner:
     @contextmanager
     def _registered(self, uid: str) -> Iterator[None]:
         left = self._active[uid] = asyncio.Event()
-        self._idle.clear()
         try:
             yield
         finally:
             del self._active[uid]
             left.set()
-            if not self._active:
-                self._idle.set()
 
     async def _once(self, ref: ObjectRef, stop: StopSignal) -> bool:
         """Whether there is nothing left to do, or only for another process."""

@@ -13,6 +13,7 @@ from etcdmaint.clock import Clock
 from etcdmaint.kube.client import KubeApi, NotFound, Unavailable
 from etcdmaint.kube.resources import ETCD_DEFRAGS
 
+_KEEP = 15.0
 _CREATION_ROUNDS = 2.0
 """Seconds by which an age may be too large: timestamps of objects, and of answers, are whole seconds."""
 
@@ -25,12 +26,11 @@ _ADDITIONS = (
 
 
 class DefragSchema:
-    """Knows whether the served EtcdDefrag has our additions; asks again after `keep` seconds."""
+    """Knows whether the served EtcdDefrag has our additions; asks again after some seconds."""
 
-    def __init__(self, api: KubeApi, clock: Clock, *, keep: float = 15.0) -> None:
+    def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api
         self._clock = clock
-        self._keep = keep
         self._missing: tuple[str, ...] = ()
         self._read_at: float | None = None
 
@@ -43,7 +43,7 @@ class DefragSchema:
         it must have been so after the object was created.
         """
         now = self._clock.monotonic()
-        keep = min(self._keep, age - _CREATION_ROUNDS) if self._missing else self._keep
+        keep = min(_KEEP, age - _CREATION_ROUNDS) if self._missing else _KEEP
         if self._read_at is None or now - self._read_at > keep:
             try:
                 missing = missing_additions(await self._api.schema(ETCD_DEFRAGS))

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from etcdmaint.api.conditions import find_condition, set_condition
+from etcdmaint.api.conditions import find_condition
 from etcdmaint.api.defrag import EtcdDefragStatus, defrag_status
 from etcdmaint.api.defrag import MemberRow as StatusRow
 from etcdmaint.api.vocabulary import DefragCondition, Outcome, Phase
 from etcdmaint.defrag.run import MemberRow, RunState
 from etcdmaint.kube.client import Json
+from etcdmaint.kube.verdict import Verdict, with_verdicts
 from etcdmaint.quantities import format_bytes
 
 
@@ -62,7 +63,6 @@ def rows_lack_ids(obj: Mapping[str, Any]) -> bool:
 
 def write_state(obj: Mapping[str, Any], state: RunState, now: datetime) -> Json:
     """The status that records this state on top of the object as it is."""
-    generation = int(obj.get("metadata", {}).get("generation") or 0)
     before = defrag_status(obj)
     return EtcdDefragStatus(
         phase=state.phase or None,
@@ -72,30 +72,19 @@ def write_state(obj: Mapping[str, Any], state: RunState, now: datetime) -> Json:
         reclaimed_bytes=state.reclaimed_bytes if state.rows else None,
         reclaimed=format_bytes(state.reclaimed_bytes) if state.rows else None,
         members=tuple(_write_row(row) for row in state.rows),
-        conditions=tuple(_conditions(before.conditions, state, generation, now)),
+        conditions=tuple(with_verdicts(before.conditions, _verdicts(state), obj, now)),
     ).to_wire()
 
 
-def _conditions(
-    before: tuple[dict[str, Any], ...], state: RunState, generation: int, now: datetime
-) -> list[dict[str, Any]]:
+def _verdicts(state: RunState) -> dict[DefragCondition, Verdict]:
     reason = state.reason or state.phase.value or "Accepted"
     over = state.phase.terminal
     # A sentence of its own line each, so that a successor reads the notes back. The end says them all.
     message = state.message if over else "\n".join((_line(state.message), *map(_line, state.notes)))
-    conditions = set_condition(
-        before,
-        DefragCondition.PROGRESSING,
-        state.phase is Phase.RUNNING,
-        reason,
-        state.message if over else message,
-        generation,
-        now,
-    )
+    said = {DefragCondition.PROGRESSING: Verdict(state.phase is Phase.RUNNING, reason, message)}
     if over:
-        verdict = DefragCondition(state.phase.value)
-        conditions = set_condition(conditions, verdict, True, reason, message, generation, now)
-    return conditions
+        said[DefragCondition(state.phase.value)] = Verdict(True, reason, message)
+    return said
 
 
 def _line(sentence: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,8 +16,7 @@ from etcdmaint.api.compression import StorageCompressionStatus, compression_stat
 from etcdmaint.api.metadata import generation_of
 from etcdmaint.api.vocabulary import CompressionCondition
 from etcdmaint.defrag.run import Severity
-from etcdmaint.errors import EtcdmaintError
-from etcdmaint.kube.client import Conflict, Json, NotFound, Unavailable, read_exactly
+from etcdmaint.kube.client import Json, NotFound, read_exactly
 from etcdmaint.kube.following import Following
 from etcdmaint.kube.resources import ObjectRef, Resource
 from etcdmaint.kube.storage_compression_auditing import Auditor
@@ -26,8 +24,6 @@ from etcdmaint.kube.storage_compression_identity import Standing
 from etcdmaint.kube.storage_compression_look import Looks
 from etcdmaint.kube.storage_compression_subject import CompressionParts, Subject
 from etcdmaint.kube.storage_compression_verdicts import Findings, news, write_findings
-
-log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
 
@@ -40,8 +36,8 @@ class CompressionMonitor(Following[Subject]):
     """
 
     def __init__(self, parts: CompressionParts) -> None:
-        super().__init__(parts.api, parts.fence)
-        self._parts = parts
+        super().__init__(parts, parts.pace.retry)
+        self._pace = parts.pace
         self._looks = Looks(parts)
         self._auditor = Auditor(parts)
         self._turnstile = asyncio.Semaphore(_AT_ONCE)
@@ -87,7 +83,7 @@ class CompressionMonitor(Following[Subject]):
             group.create_task(self._auditor.keep(subject), name=f"audits {subject.ref}")
             while True:
                 subject.changed.clear()
-                pause = await self._look(subject)
+                pause = await self._contained(subject, self._look(subject))
                 subject.looked.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -95,39 +91,28 @@ class CompressionMonitor(Following[Subject]):
 
     async def _look(self, subject: Subject) -> float:
         """Find out, write what is due, say what was found; the seconds until the next look."""
-        pace = self._parts.pace
-        try:
-            async with self._turnstile:
-                if not await self._is_there(subject):
-                    self.gone(subject.ref.uid)
-                    return pace.interval
-                if subject.deleting:
-                    self._auditor.end_unwanted(subject)
-                    return pace.interval
-                reading = await self._looks.stand(subject)
-            subject.stood.set()
-            self._auditor.end_unwanted(subject)
-            await self._wait_for_elders(subject)
-            async with self._turnstile:
-                findings = await self._looks.settle(subject, reading, self._elder(subject))
-                told = await self._tell(subject, findings)
-        except (Conflict, Unavailable) as error:
-            log.debug("not now", extra={"object": str(subject.ref), "error": str(error)})
-            return pace.retry
-        except EtcdmaintError as error:
-            log.warning("not looked after", extra={"object": str(subject.ref), "error": str(error)})
-            return pace.retry
-        except Exception:
-            # The outermost shell of one object: the others go on, and so does this one.
-            log.exception("a fault with compression", extra={"object": str(subject.ref)})
-            return pace.retry
+        async with self._turnstile:
+            if not await self._is_there(subject):
+                self.gone(subject.ref.uid)
+                return self._pace.interval
+            if subject.deleting:
+                self._auditor.end_unwanted(subject)
+                return self._pace.interval
+            reading = await self._looks.stand(subject)
+        subject.stood.set()
+        self._auditor.end_unwanted(subject)
+        await self._wait_for_elders(subject)
+        async with self._turnstile:
+            findings = await self._looks.settle(subject, reading, self._elder(subject))
+            told = await self._tell(subject, findings)
         unknown = findings.verdicts[CompressionCondition.PUBLISHED].status is None
-        return pace.retry if unknown or subject.standing.fault or not told else pace.interval
+        unsettled = unknown or subject.standing.fault or not told
+        return self._pace.retry if unsettled else self._pace.interval
 
     async def _is_there(self, subject: Subject) -> bool:
         """Nothing is to be written for what is gone, though nobody may have heard of its end."""
         try:
-            await read_exactly(self._api, subject.ref)
+            await read_exactly(self._parts.api, subject.ref)
         except NotFound:
             return False
         return True
@@ -154,7 +139,7 @@ class CompressionMonitor(Following[Subject]):
     async def _wait_for_elders(self, subject: Subject) -> None:
         """Until it was tried for every older object to find out which etcd it is about."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(4 * self._parts.pace.rpc_timeout):
+            async with asyncio.timeout(4 * self._pace.rpc_timeout):
                 for other in self:
                     if other.age < subject.age and not other.deleting:
                         await other.stood.wait()

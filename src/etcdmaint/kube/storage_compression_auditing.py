@@ -14,20 +14,18 @@ import math
 from contextlib import AbstractAsyncContextManager
 
 from etcdmaint.api.compression import AuditStatus
-from etcdmaint.clock import Clock
 from etcdmaint.compression.audit import Audit, audit
 from etcdmaint.compression.census import Census
 from etcdmaint.compression.resources import Keyspace
 from etcdmaint.compression.source import ClusterSource
-from etcdmaint.compression.walk import Progress, Timing
+from etcdmaint.compression.walk import Progress
 from etcdmaint.defrag.courtesy import SlotCourtesy
 from etcdmaint.defrag.run import Target
 from etcdmaint.errors import EtcdError, EtcdmaintError, WrongMember
-from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import format_id, prefix_end
 from etcdmaint.kube.storage_compression_counts import summarize
-from etcdmaint.kube.storage_compression_subject import CompressionParts, Subject
+from etcdmaint.kube.storage_compression_subject import CompressionParts, CountingWish, Subject
 
 log = logging.getLogger(__name__)
 
@@ -82,24 +80,14 @@ class Auditor:
         wish, target = subject.counting_wish, subject.target
         if wish is None or target is None:
             return
-        begun, result = self._parts.clock.monotonic(), "failed"
-        subject.counting = wish
+        begun = self._parts.clock.monotonic()
+        subject.counting, failure, result = wish, None, "failed"
         try:
             async with asyncio.timeout(None) as subject.underway:
-                subject.audit = await count_stored(
-                    target,
-                    cluster_id=wish.cluster_id,
-                    bytes_per_second=wish.bytes_per_second,
-                    clock=self._parts.clock,
-                    timeout=2 * self._parts.pace.rpc_timeout,
-                    turn=self._turn,
-                    observer=self._parts.observer,
-                    timing=self._parts.pace.walk,
-                )
-            subject.failure = None
+                subject.audit = await count_stored(self._parts, target, wish, self._turn)
             result = "consistent" if subject.audit.consistent else "inconsistent"
         except EtcdmaintError as error:
-            subject.failure, subject.failed_at = error, self._parts.clock.monotonic()
+            failure = error
             # Perhaps another etcd is there by now.
             subject.stood_at = -math.inf
         except Exception as error:  # the outermost shell of one audit: the next one may do better
@@ -107,11 +95,11 @@ class Auditor:
                 log.info("an audit is not wanted any more", extra={"object": str(subject.ref)})
                 return
             log.exception("a fault while auditing", extra={"object": str(subject.ref)})
-            subject.failure = EtcdError("the audit failed by a fault of this program")
-            subject.failed_at = self._parts.clock.monotonic()
+            failure = EtcdError("the audit failed by a fault of this program")
         finally:
             subject.underway = subject.counting = None
-        seconds = self._parts.clock.monotonic() - begun
+        subject.failure, subject.failed_at = failure, self._parts.clock.monotonic()
+        seconds = subject.failed_at - begun
         self._parts.instrumentation.audited(result, seconds)
         log.info(
             "an audit is over",
@@ -120,33 +108,29 @@ class Auditor:
 
 
 async def count_stored(
+    parts: CompressionParts,
     target: Target,
-    *,
-    cluster_id: int,
-    bytes_per_second: int,
-    clock: Clock,
-    timeout: float,
+    wish: CountingWish,
     turn: AbstractAsyncContextManager[object],
-    observer: RpcObserver | None = None,
-    timing: Timing,
 ) -> AuditStatus:
-    """Count all that an API server keeps below the target's prefix; `timeout` (seconds) for each RPC.
+    """Count all that an API server keeps below the target's prefix.
 
     `turn` is entered once nobody holds the slot: a cluster that is being worked on keeps no other one's
-    audit waiting. Raises WrongMember where another cluster than `cluster_id` is there by now, EtcdError
+    audit waiting. Raises WrongMember where another cluster than the wish's is there by now, EtcdError
     and ClusterNotHealthy when it cannot be carried to its end.
     """
+    clock, timing, timeout = parts.clock, parts.pace.walk, 2 * parts.pace.rpc_timeout
     keyspace = Keyspace(target.kubernetes_prefix.encode())
     span = (keyspace.root, prefix_end(keyspace.root))
     async with await ClusterClient.connect(
         target.seeds,
         target.access,
         timeout=timeout,
-        observer=observer,
+        observer=parts.observer,
         metrics_port=target.metrics_port,
     ) as cluster:
-        if cluster.cluster_id != cluster_id:
-            found, known = format_id(cluster.cluster_id), format_id(cluster_id)
+        if cluster.cluster_id != wish.cluster_id:
+            found, known = format_id(cluster.cluster_id), format_id(wish.cluster_id)
             raise WrongMember(f"etcd cluster {found} is there now, and no longer {known}")
         courtesy = SlotCourtesy(cluster, timeout)
         while await courtesy.holder():
@@ -158,7 +142,7 @@ async def count_stored(
             await audit(
                 state,
                 ClusterSource(cluster, timeout=timeout, frugal=True),
-                bytes_per_second=bytes_per_second,
+                bytes_per_second=wish.bytes_per_second,
                 clock=clock,
                 courtesy=courtesy,
                 timing=timing,

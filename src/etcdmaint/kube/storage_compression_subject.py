@@ -12,15 +12,11 @@ from typing import Protocol
 
 from etcdmaint.api.compression import AuditStatus
 from etcdmaint.api.defrag import ClusterRef
-from etcdmaint.clock import Clock
 from etcdmaint.compression.walk import Timing
-from etcdmaint.defrag.run import Fence, Target
+from etcdmaint.defrag.run import Target
 from etcdmaint.errors import EtcdmaintError
-from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.client import KubeApi
-from etcdmaint.kube.clusters import Clusters
-from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.following import Followed
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.storage_compression_file import Reading
 from etcdmaint.kube.storage_compression_identity import Standing
 
@@ -48,16 +44,10 @@ class CompressionPace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionParts:
+class CompressionParts(Parts):
     """What all objects of one process share."""
 
-    api: KubeApi
-    clusters: Clusters
-    events: EventSink
-    fence: Fence
-    clock: Clock
     instrumentation: Instrumentation
-    observer: RpcObserver | None = None
     pace: CompressionPace = field(default_factory=CompressionPace)
 
 

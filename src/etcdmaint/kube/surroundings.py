@@ -15,10 +15,8 @@ from typing import Protocol
 from etcdmaint.api.defrag import EtcdDefrag
 from etcdmaint.api.metadata import is_dry_run
 from etcdmaint.api.vocabulary import ClusterKind
-from etcdmaint.clock import Clock
 from etcdmaint.defrag.queue import RunQueue
 from etcdmaint.defrag.run import (
-    Fence,
     Instrumentation,
     MemberTurn,
     Phase,
@@ -33,12 +31,11 @@ from etcdmaint.errors import (
     CredentialsUnavailable,
     StopRequested,
 )
-from etcdmaint.etcd.client import RpcObserver
-from etcdmaint.kube.client import Forbidden, Json, KubeApi, Unavailable
-from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.client import Forbidden, Json, Unavailable
 from etcdmaint.kube.cozystack import paused_by
 from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.journal import persist, read_object
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
 from etcdmaint.kube.schema import DefragSchema
 from etcdmaint.kube.status import phase_of, read_state
@@ -61,17 +58,11 @@ class StopSignal(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunParts:
+class RunParts(Parts):
     """What all runs of one process share."""
 
-    api: KubeApi
-    clusters: Clusters
     schema: DefragSchema
-    events: EventSink
-    fence: Fence
-    clock: Clock
     instrumentation: Instrumentation
-    observer: RpcObserver
     queue: RunQueue
     timing: Timing
     take_over: bool = False

@@ -36,6 +36,7 @@ from etcdmaint.kube.client import Conflict, KubeApi, Unobserved
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.compactions import CompactionKeeper
 from etcdmaint.kube.events import EventSink
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, ObjectRef
 
 from .stepped import SteppedClock, settle
@@ -202,13 +203,16 @@ class Found:
 async def keeping() -> AsyncIterator[World]:
     clock, api, holds, told = SteppedClock(), Api(), Holds(), Told()
     keeper = CompactionKeeper(
-        cast(KubeApi, api),
-        cast(Clusters, Found()),
+        Parts(
+            api=cast(KubeApi, api),
+            clusters=cast(Clusters, Found()),
+            events=cast(EventSink, told),
+            fence=Fence(),
+            clock=clock,
+            observer=None,
+        ),
         cast(Registry, holds),
-        cast(EventSink, told),
-        Fence(),
-        clock,
-        refusals=told,
+        told,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(keeper.run())

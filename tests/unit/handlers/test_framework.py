@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -63,8 +64,7 @@ def test_the_daemons_filter_asks_for_the_phase_and_nothing_else(
 
 class Access:
     server = "https://10.0.0.1"
-    ca_path = None
-    certificate_path = key_path = proxy_url = None
+    configuration = SimpleNamespace(ssl_ca_cert=None, cert_file=None, key_file=None, proxy=None)
     insecure = False
     namespace = "ns"
 

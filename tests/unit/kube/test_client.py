@@ -268,7 +268,7 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
     monkeypatch.setenv("POD_NAMESPACE", "system")
     found = await load_access()
     assert found.server == "https://[fd00::1]:443"
-    assert found.ca_path == str(ca)
+    assert found.configuration.ssl_ca_cert == str(ca)
     assert found.namespace == "system"
     assert await found.authorization() == "bearer first"
     token.write_text("second")

@@ -15,6 +15,7 @@ from etcdmaint.etcd.types import MemberStatus
 from etcdmaint.kube import connections
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.connections import ConnectionMonitor, Pace
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ETCD_CONNECTIONS
 from tests.unit.defrag.observations import member, status
 from tests.unit.kube.fakes import FakeApi, FakeFence
@@ -74,6 +75,17 @@ def connection(url: str, generation: int) -> dict[str, Any]:
     }
 
 
+def parts(api: FakeApi) -> Parts:
+    return Parts(
+        api=api,  # type: ignore[arg-type]  # a stand-in of its shape
+        clusters=Clusters(api, AddressMap()),  # type: ignore[arg-type]  # a stand-in of its shape
+        events=None,  # type: ignore[arg-type]  # nothing is told but by the status
+        fence=FakeFence(),
+        clock=SystemClock(),
+        observer=None,
+    )
+
+
 @contextlib.asynccontextmanager
 async def measuring(
     monkeypatch: pytest.MonkeyPatch, *, reread_secrets: float
@@ -86,10 +98,7 @@ async def measuring(
     monkeypatch.setattr("etcdmaint.kube.clusters.read_secret", secret)
     monkeypatch.setattr("etcdmaint.kube.clusters.make_tls", lambda *_, **__: None)
     monitor = ConnectionMonitor(
-        api,  # type: ignore[arg-type]  # a stand-in of its shape
-        Clusters(api, AddressMap()),  # type: ignore[arg-type]  # a stand-in of its shape
-        FakeFence(),
-        SystemClock(),
+        parts(api),
         pace=Pace(interval=0.005, retry=0.005, reread_secrets=reread_secrets),
     )
     monitor.seen(ETCD_CONNECTIONS, connection("https://one:2379", 1))
@@ -139,12 +148,7 @@ async def test_a_changed_spec_is_followed_although_the_api_server_was_away_at_fi
 def test_a_list_that_is_older_than_the_watch_neither_ends_nor_turns_back_anything() -> None:
     """What is really gone is missing twice."""
     api = FakeApi()
-    monitor = ConnectionMonitor(
-        api,  # type: ignore[arg-type]  # a stand-in of its shape
-        Clusters(api, AddressMap()),  # type: ignore[arg-type]  # a stand-in of its shape
-        FakeFence(),
-        SystemClock(),
-    )
+    monitor = ConnectionMonitor(parts(api))
     new = connection("https://two:2379", 2)
     monitor.seen(ETCD_CONNECTIONS, new)
     monitor.replace(ETCD_CONNECTIONS, [])

@@ -21,7 +21,11 @@ from etcdmaint.kube.client import Forbidden, NotFound
 from etcdmaint.kube.resources import COMPRESSIONS, ObjectRef
 from etcdmaint.kube.storage_compression import CompressionMonitor
 from etcdmaint.kube.storage_compression_identity import Standing
-from etcdmaint.kube.storage_compression_subject import CompressionPace, CompressionParts
+from etcdmaint.kube.storage_compression_subject import (
+    CompressionPace,
+    CompressionParts,
+    CountingWish,
+)
 from tests.unit.api.compression_cases import KEP_SAMPLE, entry
 from tests.unit.kube.fakes import EPOCH, FakeClock, FakeFence
 from tests.unit.kube.test_storage_compression_gate import V1_37
@@ -75,10 +79,8 @@ class Etcds:
             raise self.found
         return self.found
 
-    async def _count(
-        self, _: Target, *, cluster_id: int, bytes_per_second: int, **__: Any
-    ) -> AuditStatus:
-        self.begun.append((cluster_id, bytes_per_second))
+    async def _count(self, _: Any, __: Target, wish: CountingWish, ___: Any) -> AuditStatus:
+        self.begun.append((wish.cluster_id, wish.bytes_per_second))
         try:
             return await asyncio.shield(self.outcome)
         except asyncio.CancelledError:
@@ -113,6 +115,7 @@ class House:
                 events=self.events,  # type: ignore[arg-type]
                 fence=FakeFence(),
                 clock=self.clock,
+                observer=None,
                 instrumentation=self.counts,
                 pace=CompressionPace(interval=0.01, retry=0.01, rpc_timeout=60.0),
             )

@@ -1,0 +1,24 @@
+"""What everything that works on objects of the Kubernetes API stands on, once for a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from etcdmaint.clock import Clock
+from etcdmaint.defrag.run import Fence
+from etcdmaint.etcd.client import RpcObserver
+from etcdmaint.kube.client import KubeApi
+from etcdmaint.kube.clusters import Clusters
+from etcdmaint.kube.events import EventSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Whom it asks and tells, and the fence that says whether it may act."""
+
+    api: KubeApi
+    clusters: Clusters
+    events: EventSink
+    fence: Fence
+    clock: Clock
+    observer: RpcObserver | None
