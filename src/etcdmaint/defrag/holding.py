@@ -119,6 +119,7 @@ async def take_slot(ctx: RunContext) -> None:
             math.ceil(longest + ctx.timing.slot_margin),
             ctx.clock.now(),
             is_active=ctx.surroundings.is_active,
+            member=next((row.member_id for row in ctx.ledger.state.rows if row.in_flight), None),
             break_lock=ctx.break_lock,
         )
     except SpaceExceeded:

@@ -130,13 +130,16 @@ class Slot:
         now: datetime,
         *,
         is_active: Callable[[str, str], Awaitable[bool]],
+        member: int | None = None,
         break_lock: bool = False,
     ) -> None:
         """Take the slot, or take it over from a predecessor of ours, by one compare-and-swap (D61, D62).
 
         `is_active` tells of another run of our own holder whether it is still to be finished: then it
-        goes first. `break_lock` removes whoever has it. Raises SlotHeld when somebody else has the slot,
-        SpaceExceeded when etcd takes no writes and nobody else has it.
+        goes first. `member` is the one in flight: without a mark of who had asked it nothing is known of
+        it, which is not the same as that nobody was asked. `break_lock` removes whoever has it. Raises
+        SlotHeld when somebody else has the slot, SpaceExceeded when etcd takes no writes and nobody else
+        has it.
         """
         held = await read_slot(client, timeout=self._timeout)
         other = blocked_by(held, self._mine.holder)
@@ -158,7 +161,7 @@ class Slot:
             and await is_active(held.value.run, held.value.uid)
         ):
             raise SlotHeld(f"waits for {held.value.run}", holder=held.value.run)
-        value = replace(self._mine, since=now.isoformat(timespec="seconds"))
+        value = replace(self._mine, since=now.isoformat(timespec="seconds"), member=member)
         if self.previous is not None:
             # Until the member that our predecessor left in flight is dealt with, its mark must survive.
             value = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -282,6 +283,33 @@ class TestTheSlot:
         timeless(main())
         assert world.members[1].asked == 0
         assert "nobody watched" in world.state.rows[0].message
+
+    @pytest.mark.parametrize(
+        "strikes",
+        [
+            {"txn": Fault.ANSWER_LOST, "revoke": Fault.REQUEST_LOST},
+            {"txn": Fault.DIES_AFTER},
+        ],
+        ids=["its answer is lost", "its holder dies"],
+    )
+    def test_one_that_is_taken_anew_proves_nothing_about_a_member_in_flight(
+        self, strikes: dict[str, Fault]
+    ) -> None:
+        """D36: the mark of who had asked it has expired; that there is none now is our own doing."""
+        world = World([1.0, 1.0], strikes=strikes)
+        world.state = rows(world, reason=IN_FLIGHT, db_size_before=600 * MIB)
+        world.members[1].db_size, world.members[1].count = 100 * MIB, 1
+
+        async def main() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await Process(world, "1").sweep().run(world.state)
+            await asyncio.sleep(1)
+            if not world.state.phase.terminal:
+                await Process(world, "2").sweep().run(world.state)
+
+        timeless(main())
+        assert world.state.phase is Phase.COMPLETE
+        assert (world.state.rows[0].reason, world.members[1].asked) == ("InferredFromSize", 0)
 
     def test_without_it_no_alarm_is_disarmed(self) -> None:
         """D37: a run that was never admitted has nothing to tidy up."""
