@@ -401,10 +401,14 @@ def test_a_sigterm_where_a_command_waits_for_its_input_is_an_interruption() -> N
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["status", "compact status", "compact once", "compact watch", "storage get pods", "rescue"],
+    ("command", "background"),
+    [
+        *((command, False) for command in ("status", "compact status", "compact once")),
+        *((command, False) for command in ("compact watch", "storage get pods", "rescue")),
+        *((command, True) for command in ("status", "compact watch")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ("alone", "in the background")[value],
 )
-@pytest.mark.parametrize("background", [False, True], ids=["alone", "in a script's background"])
 def test_a_sigterm_ends_a_command_that_waits_for_etcd_as_ctrl_c_does(
     command: str, background: bool
 ) -> None:
