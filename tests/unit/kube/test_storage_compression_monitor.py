@@ -250,6 +250,19 @@ async def test_of_two_for_one_etcd_the_older_publishes_whichever_is_heard_of_fir
     assert house.said("Published", "youngest") == ("False", "Conflict")
 
 
+async def test_an_end_that_nobody_has_heard_of_lets_the_younger_publish(house: House) -> None:
+    """R127: a watch may miss it, and a list comes every ten minutes."""
+    status = {"clusterID": f"{7:016x}", "observedGeneration": 1}
+    for name, hour in (("older", 10), ("younger", 11)):
+        obj = house.put(name, NOTHING | REF, creationTimestamp=f"2026-11-30T{hour}:00:00Z")
+        obj["status"] = dict(status)
+    house.start()
+    await until(lambda: house.said("Published", "younger") == ("False", "Conflict"))
+    house.put("older", NOTHING, uid="uid-of-another", creationTimestamp="2026-11-30T12:00:00Z")
+    await until(lambda: house.said("Published", "younger") == ("True", "Published"))
+    assert [ref.name for ref, _ in house.monitor.statuses()] == ["younger"]
+
+
 async def test_two_that_are_not_for_one_etcd_do_not_meet(house: House) -> None:
     for number, name in enumerate(("one", "two")):
         obj = house.put(name, NOTHING | REF)
