@@ -83,7 +83,7 @@ async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeApi]:
     await site.start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     found = await load_access(write_config(tmp_path / "config", url, {"token": "secret"}))
-    api = KubeApi(found, clock=FakeClock(), timeout=2.0)
+    api = KubeApi(found, clock=FakeClock(), timeout=60.0)
     yield api
     await api.close()
     await runner.cleanup()

@@ -22,7 +22,9 @@ def keyed(provider: str, *names: str, size: int = 32) -> dict[str, Any]:
 
 
 def kms(endpoint: str, name: str = "vault", version: str = "v2", **more: Any) -> dict[str, Any]:
-    return {"kms": {"apiVersion": version, "name": name, "endpoint": endpoint, **more}}
+    """Of a plugin that a busy machine may keep waiting for longer than the three seconds of Kubernetes."""
+    kept = {"apiVersion": version, "name": name, "endpoint": endpoint, "timeout": "60s"}
+    return {"kms": {**kept, **more}}
 
 
 def entry(providers: list[dict[str, Any]], *resources: str) -> dict[str, Any]:
