@@ -14,25 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from etcdmaint.api.defrag import EtcdDefrag, parse_defrag
 from etcdmaint.defrag.rule import Rule
-from etcdmaint.defrag.run import (
-    Phase,
-    RecordRefused,
-    RunGone,
-    RunRequest,
-    Severity,
-)
+from etcdmaint.defrag.run import Phase, RecordRefused, RunGone, RunRequest, Severity
 from etcdmaint.defrag.sweep import Sweep
 from etcdmaint.errors import InvalidInput, LeadershipLost, StopRequested
 from etcdmaint.kube.client import Forbidden, Json
 from etcdmaint.kube.journal import DefragJournal
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.status import member_at_stake, phase_of, read_state, rows_lack_ids
-from etcdmaint.kube.surroundings import (
-    DefragAudience,
-    DefragSurroundings,
-    RunParts,
-    StopSignal,
-)
+from etcdmaint.kube.surroundings import DefragAudience, DefragSurroundings, RunParts, StopSignal
 
 log = logging.getLogger(__name__)
 

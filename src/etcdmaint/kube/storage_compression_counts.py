@@ -12,12 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from etcdmaint.api.compression import (
-    AuditStatus,
-    EncryptionCount,
-    FormCount,
-    ResourceCount,
-)
+from etcdmaint.api.compression import AuditStatus, EncryptionCount, FormCount, ResourceCount
 from etcdmaint.compression.audit import Audit
 from etcdmaint.compression.census import OTHERS, Row
 from etcdmaint.compression.contents import Content

@@ -15,12 +15,7 @@ from etcdmaint.api.defrag import ClusterRef
 from etcdmaint.api.metadata import generation_of
 from etcdmaint.defrag.run import Severity
 from etcdmaint.errors import EtcdmaintError
-from etcdmaint.kube.client import (
-    Forbidden,
-    NotFound,
-    Rejected,
-    Unavailable,
-)
+from etcdmaint.kube.client import Forbidden, NotFound, Rejected, Unavailable
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.storage_compression_file import PolicyFile, Reading, read_configuration
 from etcdmaint.kube.storage_compression_gate import NOT_THIS_CLUSTER, ServerVersion, read_version

@@ -25,12 +25,7 @@ from etcdmaint.errors import EtcdmaintError
 from etcdmaint.kube.client import Json
 from etcdmaint.kube.storage_compression_counts import damage
 from etcdmaint.kube.storage_compression_file import SECRETS_SELECTED, Reading
-from etcdmaint.kube.storage_compression_gate import (
-    ServerVersion,
-    dotted,
-    may_publish,
-    supported,
-)
+from etcdmaint.kube.storage_compression_gate import ServerVersion, dotted, may_publish, supported
 from etcdmaint.kube.storage_compression_identity import Standing
 from etcdmaint.kube.verdict import Verdict, merge_patch, with_verdicts
 

@@ -16,21 +16,9 @@ from etcdmaint.api.defrag import EtcdDefrag
 from etcdmaint.api.metadata import is_dry_run
 from etcdmaint.api.vocabulary import ClusterKind
 from etcdmaint.defrag.queue import RunQueue
-from etcdmaint.defrag.run import (
-    Instrumentation,
-    MemberTurn,
-    Phase,
-    RunGone,
-    Severity,
-    Target,
-)
+from etcdmaint.defrag.run import Instrumentation, MemberTurn, Phase, RunGone, Severity, Target
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.errors import (
-    ClusterNotFound,
-    ClusterNotReady,
-    CredentialsUnavailable,
-    StopRequested,
-)
+from etcdmaint.errors import ClusterNotFound, ClusterNotReady, CredentialsUnavailable, StopRequested
 from etcdmaint.kube.client import Forbidden, Json, Unavailable
 from etcdmaint.kube.cozystack import paused_by
 from etcdmaint.kube.events import EventSink
@@ -119,11 +107,8 @@ class DefragSurroundings:
     async def _look(self) -> Target:
         obj = await read_object(self.parts.api, self.ref)
         annotations = obj["metadata"].get("annotations")
-        if (
-            is_dry_run(annotations)
-            and not self.defrag.dry_run
-            and phase_of(obj) is not Phase.RUNNING
-        ):
+        begun = phase_of(obj) is Phase.RUNNING
+        if is_dry_run(annotations) and not self.defrag.dry_run and not begun:
             raise StopRequested("somebody has made it a dry run meanwhile")
         await self._may_act(obj)
         target = await self.parts.clusters.find(self.ref.namespace, self.defrag.spec.cluster_ref)
