@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +23,7 @@ from etcdmaint.kube.resources import FIELD_MANAGER
 
 _ANNOTATIONS = FINALIZER.partition("/")[0]
 _CREDENTIALS_KEEP = timedelta(minutes=10)
+_AT_ONCE = 16
 
 
 class EverMorePatience:
@@ -86,6 +88,26 @@ class _Connection(kopf.ConnectionInfo):
         return context
 
 
+class Turnstile:
+    """Lets only so many of kopf's requests of each verb through at a time; watches stay, and go past it.
+
+    For a thousand new objects kopf would open a thousand connections, each of a third of a MiB. By verb,
+    so that nothing is read late because writes hang in somebody's webhook.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(at_once))
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Wait for a place, and keep it until the answer is there."""
+        if request.url.query.get("watch") == "true":
+            return await handler(request)
+        async with self._places[request.method]:
+            return await handler(request)
+
+
 async def whole_answer(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
@@ -114,6 +136,7 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
     end the operator.
     """
     again = False
+    turnstile = Turnstile(_AT_ONCE)
 
     @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.TEMPORARY, backoff=5)
     async def login(**_: object) -> kopf.AiohttpSession:
@@ -141,6 +164,6 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
                 # The one that the kubeconfig names; those of the environment are not used.
                 proxy=access.configuration.proxy or None,
                 trust_env=False,
-                middlewares=(whole_answer,),
+                middlewares=(turnstile, whole_answer),
             ),
         )

@@ -19,6 +19,10 @@ from kubernetes.aio.config.kube_config import load_kube_config
 from etcdmaint.errors import InvalidInput
 from etcdmaint.files import read_whole
 
+AT_ONCE = 32
+"""Requests of ours under way together. A connection holds a third of a MiB, and a thousand EtcdDefrags that
+wait would open as many as they may; more of them make none faster."""
+
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 # The loader takes what it finds for the mappings and texts that should be there.
@@ -66,6 +70,7 @@ async def load_access(kubeconfig: str = "") -> ApiAccess:
     configuration = Configuration()
     # No retries behind our back: who asks knows better what to do than a generic back-off.
     configuration.retries = None
+    configuration.connection_pool_maxsize = AT_ONCE
     configuration.client_session_kwargs = {"trust_env": False}
     # On from Python 3.13, it refuses certificates that every other client of Kubernetes takes.
     configuration.disable_strict_ssl_verification = True

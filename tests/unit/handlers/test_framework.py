@@ -19,6 +19,7 @@ from etcdmaint.handlers import defrag, following, framework
 from etcdmaint.kube.inventory import RunInventory
 from etcdmaint.kube.resources import ETCD_CLUSTERS, ETCD_CONNECTIONS, Resource
 from etcdmaint.kube.surroundings import StopSignal
+from tests.unit.kube.fakes import Crowd
 
 
 def test_patience_with_the_api_server_has_no_end_and_begins_anew_each_time() -> None:
@@ -148,6 +149,26 @@ async def test_a_watch_is_begun_without_waiting_for_its_end(half_an_answer: str)
         response = await session.request(method="get", url=f"{half_an_answer}?watch=true")
         assert await response.content.readany() == b'{"kind": '
         response.close()
+
+
+async def test_kopf_opens_few_connections_for_many_objects_and_reads_past_its_writes() -> None:
+    """A thousand new objects get a finalizer each; writes that hang in a webhook hold no list up."""
+    crowd = Crowd()
+    async with crowd.serving(), (await logged_in()).aiohttp_session as session:
+
+        async def ask(method: str, query: str = "") -> None:
+            async with session.request(method, f"{crowd.url}/apis{query}") as response:
+                await response.read()
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            for _ in range(100):
+                group.create_task(ask("PATCH"))
+            await crowd.until(16)
+            await ask("GET", "?watch=true")
+            group.create_task(ask("GET"))
+            await crowd.until(17)
+            crowd.let_in.set()
+    assert crowd.most == 17
 
 
 class Runs:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from aiohttp import web
 
 from etcdmaint.errors import LeadershipLost
 from etcdmaint.kube.client import Conflict, Forbidden, NotFound, Unavailable
@@ -140,3 +144,42 @@ class FakeApi:
         if self.outages > 0:
             self.outages -= 1
             raise Unavailable("away")
+
+
+class Crowd:
+    """A real HTTP server that answers nobody but watches before it is told to, and counts who waits."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.waiting = self.most = 0
+        self.let_in = asyncio.Event()
+        self._came = asyncio.Condition()
+
+    async def until(self, waiting: int) -> None:
+        """Return when so many wait."""
+        async with self._came:
+            await self._came.wait_for(lambda: self.waiting >= waiting)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.query.get("watch") != "true":
+            async with self._came:
+                self.waiting += 1
+                self.most = max(self.most, self.waiting)
+                self._came.notify_all()
+            await self.let_in.wait()
+            self.waiting -= 1
+        return web.json_response({})
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """It answers at `url` meanwhile."""
+        app = web.Application()
+        app.router.add_route("*", "/{tail:.*}", self._answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield
+        finally:
+            await runner.cleanup()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ from etcdmaint.kube.client import (
 )
 from etcdmaint.kube.resources import ETCD_DEFRAGS, EVENTS, SECRETS, ObjectRef
 from tests.controlplane.certificates import CertificateAuthority
-from tests.unit.kube.fakes import FakeClock
+from tests.unit.kube.fakes import Crowd, FakeClock
 
 REF = ObjectRef(ETCD_DEFRAGS, "ns", "now", "uid")
 PATH = "/apis/etcd-operator.cozystack.io/v1alpha2/namespaces/ns/etcddefrags"
@@ -280,3 +281,18 @@ class _Tomorrow(datetime):
     @classmethod
     def now(cls, tz: Any = None) -> datetime:
         return datetime.now(tz) + timedelta(days=1)
+
+
+async def test_many_requests_share_few_connections(tmp_path: Path) -> None:
+    """A thousand EtcdDefrags that wait ask all the time, and each connection costs memory."""
+    crowd = Crowd()
+    async with crowd.serving():
+        config = write_config(tmp_path / "config", crowd.url, {"token": "secret"})
+        api = KubeApi(await load_access(config), timeout=30.0)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            for number in range(100):
+                group.create_task(api.get(ETCD_DEFRAGS, "ns", f"run-{number}"))
+            await crowd.until(access.AT_ONCE)
+            crowd.let_in.set()
+        await api.close()
+    assert crowd.most == access.AT_ONCE == 32
