@@ -160,7 +160,7 @@ async def test_kopf_opens_few_connections_for_many_objects_and_reads_past_its_wr
             async with session.request(method, f"{crowd.url}/apis{query}") as response:
                 await response.read()
 
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             for _ in range(100):
                 group.create_task(ask("PATCH"))
             await crowd.until(16)

@@ -288,8 +288,8 @@ async def test_many_requests_share_few_connections(tmp_path: Path) -> None:
     crowd = Crowd()
     async with crowd.serving():
         config = write_config(tmp_path / "config", crowd.url, {"token": "secret"})
-        api = KubeApi(await load_access(config), timeout=30.0)
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        api = KubeApi(await load_access(config), timeout=60.0)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             for number in range(100):
                 group.create_task(api.get(ETCD_DEFRAGS, "ns", f"run-{number}"))
             await crowd.until(access.AT_ONCE)
