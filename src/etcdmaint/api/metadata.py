@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field
 
 from etcdmaint.api.fields import ObjectName, Time
 from etcdmaint.api.names import (
@@ -14,6 +13,7 @@ from etcdmaint.api.names import (
     DRY_RUN_ANNOTATION,
     PAUSED_ANNOTATION,
 )
+from etcdmaint.api.schema import Model
 
 
 def is_paused(annotations: object) -> bool:
@@ -52,10 +52,8 @@ def _strings(value: object) -> object:
     }
 
 
-class Metadata(BaseModel):
+class Metadata(Model):
     """Of a namespaced object that the API server has admitted."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=to_camel)
 
     name: ObjectName
     namespace: ObjectName
@@ -65,16 +63,8 @@ class Metadata(BaseModel):
     annotations: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(default_factory=dict)
 
 
-class Resource(BaseModel):
+class Resource(Model):
     """A custom resource of ours: metadata and whatever its subclass adds."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="ignore",
-        alias_generator=to_camel,
-        hide_input_in_errors=True,
-    )
 
     metadata: Metadata
 
