@@ -207,14 +207,7 @@ class CompactionKeeper(Following[_Asking]):
         if target.paused:
             raise ClusterNotReady("Paused", target.paused)
         known.user = target.access.login.user if target.access.login else ""
-        return await ClusterClient.connect(
-            target.seeds,
-            target.access,
-            timeout=_RPC_TIMEOUT,
-            observer=self._parts.observer,
-            metrics_port=target.metrics_port,
-            keepalive=_KEEPALIVE,
-        )
+        return await self._parts.dial(target, timeout=_RPC_TIMEOUT, keepalive=_KEEPALIVE)
 
     async def _let_go(self, known: _Asking) -> None:
         hold, known.hold = known.hold, None

@@ -159,13 +159,7 @@ class ConnectionMonitor(Following[_Watched]):
             known.generation = generation
             if known.cluster is None or target != known.target:
                 await self._disconnect(known)
-                known.cluster = await ClusterClient.connect(
-                    target.seeds,
-                    target.access,
-                    timeout=self._pace.rpc_timeout,
-                    observer=self._parts.observer,
-                    metrics_port=target.metrics_port,
-                )
+                known.cluster = await self._parts.dial(target, timeout=self._pace.rpc_timeout)
                 known.target, known.refreshed_at = target, now
                 known.probe = await _probe(known.obj, known.cluster, self._parts.clock)
         if now - known.refreshed_at >= self._pace.refresh_members:

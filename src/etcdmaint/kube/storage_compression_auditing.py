@@ -22,7 +22,6 @@ from etcdmaint.compression.walk import Progress
 from etcdmaint.defrag.courtesy import SlotCourtesy
 from etcdmaint.defrag.run import Target
 from etcdmaint.errors import EtcdError, EtcdmaintError, WrongMember
-from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.types import format_id, prefix_end
 from etcdmaint.kube.storage_compression_counts import summarize
 from etcdmaint.kube.storage_compression_subject import CompressionParts, CountingWish, Subject
@@ -122,13 +121,7 @@ async def count_stored(
     clock, timing, timeout = parts.clock, parts.pace.walk, 2 * parts.pace.rpc_timeout
     keyspace = Keyspace(target.kubernetes_prefix.encode())
     span = (keyspace.root, prefix_end(keyspace.root))
-    async with await ClusterClient.connect(
-        target.seeds,
-        target.access,
-        timeout=timeout,
-        observer=parts.observer,
-        metrics_port=target.metrics_port,
-    ) as cluster:
+    async with await parts.dial(target, timeout=timeout) as cluster:
         if cluster.cluster_id != wish.cluster_id:
             found, known = format_id(cluster.cluster_id), format_id(wish.cluster_id)
             raise WrongMember(f"etcd cluster {found} is there now, and no longer {known}")

@@ -14,9 +14,9 @@ from etcdmaint.compression.resources import Keyspace, Location
 from etcdmaint.compression.stored_value import ENCRYPTED_MAGIC, identify
 from etcdmaint.defrag.run import Target
 from etcdmaint.errors import EtcdError, EtcdmaintError, MemberUnreachable
-from etcdmaint.etcd.client import RpcObserver
 from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.kube.client import Forbidden, KubeApi, NotFound
+from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import NAMESPACES
 
 _NAME = "kube-system"
@@ -42,19 +42,15 @@ class Standing:
         return not self.doubt
 
 
-async def look_at(
-    target: Target, api: KubeApi, *, timeout: float, observer: RpcObserver | None
-) -> Standing:
+async def look_at(parts: Parts, target: Target, *, timeout: float) -> Standing:
     """Ask that etcd and the API (RPC Range, GET Namespace); `timeout` (seconds) for each request.
 
     Raises EtcdError and ClusterNotHealthy, and KubeError while the API is away.
     """
     keyspace = Keyspace(target.kubernetes_prefix.encode())
     key = keyspace.key(Location("", "namespaces", "", _NAME))
-    async with await ClusterClient.connect(
-        target.seeds, target.access, timeout=timeout, observer=observer
-    ) as cluster:
-        return Standing(cluster.cluster_id, await _doubt(cluster, api, key, timeout))
+    async with await parts.dial(target, timeout=timeout) as cluster:
+        return Standing(cluster.cluster_id, await _doubt(cluster, parts.api, key, timeout))
 
 
 async def _doubt(cluster: ClusterClient, api: KubeApi, key: bytes, timeout: float) -> str:

@@ -76,12 +76,7 @@ class Looks:
             subject.standing = replace(subject.standing, doubt=_CHANGED)
             subject.target = subject.failure = None
         before = subject.standing.cluster_id
-        subject.standing = await look_at(
-            target,
-            self.parts.api,
-            timeout=self.parts.pace.rpc_timeout,
-            observer=self.parts.observer,
-        )
+        subject.standing = await look_at(self.parts, target, timeout=self.parts.pace.rpc_timeout)
         if subject.standing.cluster_id != before:
             subject.failure = None
         subject.target, subject.stood_at = target, now

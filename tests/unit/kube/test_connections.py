@@ -12,7 +12,6 @@ import pytest
 from etcdmaint.clock import SystemClock
 from etcdmaint.etcd.endpoint import AddressMap
 from etcdmaint.etcd.types import MemberStatus
-from etcdmaint.kube import connections
 from etcdmaint.kube.clusters import Clusters
 from etcdmaint.kube.connections import ConnectionMonitor, Pace
 from etcdmaint.kube.parts import Parts
@@ -57,7 +56,7 @@ class Cluster:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
     monkeypatch.setattr(Cluster, "made", [])
-    monkeypatch.setattr(connections, "ClusterClient", Cluster)
+    monkeypatch.setattr("etcdmaint.kube.parts.ClusterClient", Cluster)
     return Cluster.made
 
 

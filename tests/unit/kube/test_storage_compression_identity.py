@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from etcdmaint.compression.frame import encode
 from etcdmaint.defrag.run import Target
 from etcdmaint.etcd.endpoint import Endpoint
-from etcdmaint.kube import storage_compression_identity
 from etcdmaint.kube.client import Forbidden, NotFound
 from etcdmaint.kube.storage_compression_identity import look_at, stored_uid
 
@@ -84,10 +83,6 @@ class Reachable:
     cluster_id = 7
     members = (SimpleNamespace(id=1),)
 
-    @classmethod
-    async def connect(cls, *_: Any, **__: Any) -> Reachable:
-        return cls()
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -112,9 +107,7 @@ class Reachable:
         (NotFound("get namespaces: none"), "has no Namespace kube-system"),
     ],
 )
-async def test_what_the_api_says_of_the_namespace_decides(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, doubt: str
-) -> None:
+async def test_what_the_api_says_of_the_namespace_decides(answer: Any, doubt: str) -> None:
     """Without the right, or the Namespace, nothing is proven; and that is told."""
 
     async def get(*_: Any) -> Any:
@@ -122,10 +115,11 @@ async def test_what_the_api_says_of_the_namespace_decides(
             raise answer
         return {"metadata": {"uid": answer}}
 
-    monkeypatch.setattr(storage_compression_identity, "ClusterClient", Reachable)
-    api: Any = SimpleNamespace(get=get)
-    target = Target(seeds=(Endpoint("a", 2379),))
-    standing = await look_at(target, api, timeout=1.0, observer=None)
+    async def dial(*_: Any, **__: Any) -> Reachable:
+        return Reachable()
+
+    parts: Any = SimpleNamespace(api=SimpleNamespace(get=get), dial=dial)
+    standing = await look_at(parts, Target(seeds=(Endpoint("a", 2379),)), timeout=1.0)
     assert standing.cluster_id == 7
     assert standing.own is (doubt == "")
     assert doubt in standing.doubt
