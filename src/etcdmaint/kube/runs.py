@@ -21,7 +21,7 @@ from etcdmaint.kube.client import Forbidden, Json
 from etcdmaint.kube.journal import DefragJournal
 from etcdmaint.kube.resources import ObjectRef
 from etcdmaint.kube.status import member_at_stake, phase_of, read_state, rows_lack_ids
-from etcdmaint.kube.surroundings import DefragAudience, DefragSurroundings, RunParts, StopSignal
+from etcdmaint.kube.surroundings import DefragSurroundings, RunParts, StopSignal
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Runner:
             surroundings=surroundings,
             journal=journal,
             fence=parts.fence,
-            audience=DefragAudience(parts.events, ref),
+            audience=surroundings,
             clock=parts.clock,
             instrumentation=parts.instrumentation,
             queue=parts.queue,

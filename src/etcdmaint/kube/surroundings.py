@@ -21,7 +21,6 @@ from etcdmaint.defrag.timing import Timing
 from etcdmaint.errors import ClusterNotFound, ClusterNotReady, CredentialsUnavailable, StopRequested
 from etcdmaint.kube.client import Forbidden, Json, Unavailable
 from etcdmaint.kube.cozystack import paused_by
-from etcdmaint.kube.events import EventSink
 from etcdmaint.kube.journal import persist, read_object
 from etcdmaint.kube.parts import Parts
 from etcdmaint.kube.resources import ETCD_DEFRAGS, ObjectRef
@@ -59,7 +58,7 @@ class RunParts(Parts):
 
 @dataclass(frozen=True, slots=True)
 class DefragSurroundings:
-    """Implements `defrag.run.Surroundings` for one EtcdDefrag."""
+    """Implements `defrag.run.Surroundings` and `Audience` for one EtcdDefrag."""
 
     parts: RunParts
     ref: ObjectRef
@@ -175,17 +174,9 @@ class DefragSurroundings:
         except (Unavailable, Forbidden):
             return True
 
-
-@dataclass(frozen=True, slots=True)
-class DefragAudience:
-    """Implements `defrag.run.Audience` for one EtcdDefrag."""
-
-    events: EventSink
-    ref: ObjectRef
-
     def event(self, severity: Severity, reason: str, message: str) -> None:
         """An Event on the object, and a line in the log."""
-        self.events.post(self.ref, severity, reason, message)
+        self.parts.events.post(self.ref, severity, reason, message)
 
     def turn(self, turn: MemberTurn) -> None:
         """A line in the log; the row itself is in the status."""
