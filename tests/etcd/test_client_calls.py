@@ -160,6 +160,27 @@ async def test_a_defragmentation_is_one_and_the_member_is_asked_who_it_is_before
     assert member.defrag_count() == 1
 
 
+async def test_nothing_that_changes_a_member_is_sent_when_the_last_check_fails(single) -> None:
+    """D37: it comes after the member was asked who it is."""
+    member = single.members[0]
+    calls = Calls()
+
+    def lost() -> None:
+        calls.rpc("last check", "", 0.0)
+        raise errors.LeadershipLost("another one leads")
+
+    async with client_of(member) as stranger:
+        header = (await stranger.status()).header
+    identity = Identity(header.cluster_id, header.member_id)
+    async with client_of(member, observer=calls, identity=identity) as client:
+        with pytest.raises(errors.LeadershipLost):
+            await client.defragment(30, last_check=lost)
+        with pytest.raises(errors.LeadershipLost):
+            await client.move_leader(identity.member_id, last_check=lost)
+    assert calls.seen == [("Status", "OK"), ("last check", "")] * 2
+    assert member.defrag_count() == 0
+
+
 async def test_a_defragmentation_is_not_sent_to_a_member_that_is_not_the_one_expected(
     single,
 ) -> None:

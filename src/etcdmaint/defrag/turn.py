@@ -146,7 +146,7 @@ async def _defragment(ctx: RunContext, client: MemberClient, turn: MemberTurn) -
     began = ctx.clock.monotonic()
     failure: EtcdError | None = None
     try:
-        await client.defragment(timeout=turn.timeout_seconds)
+        await client.defragment(turn.timeout_seconds, last_check=ctx.fence.assert_held)
     except EtcdError as error:
         failure = error
     seconds = ctx.clock.monotonic() - began
@@ -177,7 +177,9 @@ async def _leave_leader(
     try:
         leader = ctx.link.cluster.client(row.member_id)
         await ctx.assert_ours(leader)
-        await leader.move_leader(target, timeout=ctx.timing.transfer_timeout)
+        await leader.move_leader(
+            target, timeout=ctx.timing.transfer_timeout, last_check=ctx.fence.assert_held
+        )
     except EtcdError as error:
         why = str(error)
     # The gate verifies it on all members. What they say now counts, not what the RPC said.

@@ -8,7 +8,7 @@ then the call was refused before it began. This module must not know of other me
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -133,15 +133,19 @@ class MemberClient:
         """Maintenance/Status. Blocks while the member defragments: a timeout is not "down"."""
         return messages.status(await self._unary(_STATUS, pb.StatusRequest(), timeout))
 
-    async def defragment(self, timeout: float) -> None:
+    async def defragment(
+        self, timeout: float, *, last_check: Callable[[], None] = lambda: None
+    ) -> None:
         """Maintenance/Defragment. It cannot be cancelled: a second call queues a second one.
 
         Where an identity is set, the member is first asked who it is. If that fails, or a log-in does,
         nothing was sent, which is what MemberUnreachable (or WrongMember) says. RPCTimeout and
         ConnectionLost mean that the member may still be at it: `timeout` counts from the sending.
+        `last_check` comes after all that takes time, and nothing is sent when it raises.
         """
         for retried in (False, True):
             await self._confirm(_DEFRAGMENT)
+            last_check()
             try:
                 await self._unary(_DEFRAGMENT, pb.DefragmentRequest(), timeout)
                 return
@@ -150,13 +154,21 @@ class MemberClient:
                 if retried:
                     raise
 
-    async def move_leader(self, target_id: int, *, timeout: float | None = None) -> None:
+    async def move_leader(
+        self,
+        target_id: int,
+        *,
+        timeout: float | None = None,
+        last_check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Maintenance/MoveLeader, which only the leader answers (else NotLeader).
 
         Raises BadTransferee for a learner and for an unknown member. A target that is dead makes it
-        hang until the deadline, and the cluster take no writes for an election timeout.
+        hang until the deadline, and the cluster take no writes for an election timeout. `last_check`
+        as in `defragment`.
         """
         await self._confirm(_MOVE_LEADER)
+        last_check()
         await self._unary(_MOVE_LEADER, pb.MoveLeaderRequest(target_id=target_id), timeout)
 
     async def alarms(self, *, timeout: float | None = None) -> tuple[Alarm, ...]:

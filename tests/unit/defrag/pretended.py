@@ -518,7 +518,9 @@ class PretendedClient:
             sent=True,
         )
 
-    async def defragment(self, timeout: float) -> None:
+    async def defragment(self, timeout: float, *, last_check: Callable[[], None]) -> None:
+        await self._process.at("confirm", lambda: None)
+        last_check()
         over = await self._process.at(
             "defragment", lambda: self._world.begin(self._process, self._member), sent=True
         )
@@ -533,10 +535,14 @@ class PretendedClient:
         if self._member.broken_off > broken_off:
             raise ConnectionLost("the member has restarted")
 
-    async def move_leader(self, target: int, *, timeout: float) -> None:
+    async def move_leader(
+        self, target: int, *, timeout: float, last_check: Callable[[], None]
+    ) -> None:
         def move() -> None:
             self._world.leader, self._world.term = target, self._world.term + 1
 
+        await self._process.at("confirm", lambda: None)
+        last_check()
         await self._process.at("move leader", move, sent=True)
 
     async def alarms(self, *, timeout: float) -> tuple[Alarm, ...]:

@@ -22,7 +22,7 @@ from etcdmaint.defrag.run import (
     RunState,
 )
 from etcdmaint.defrag.timing import Timing
-from etcdmaint.errors import AuthenticationFailed, ClusterNotHealthy
+from etcdmaint.errors import AuthenticationFailed, ClusterNotHealthy, LeadershipLost
 from etcdmaint.etcd.endpoint import Endpoint
 
 from .pretended import (
@@ -399,6 +399,20 @@ class TestTheLastChecks:
         result = timeless(process.sweep().run())
         assert (result.ending, result.state.reason) == (Ending.HELD, "SlotLost")
         assert [member.asked for member in world.members.values()] == [0, 0]
+
+    def test_a_process_that_stood_still_while_it_asked_who_the_member_is_sends_nothing(
+        self,
+    ) -> None:
+        """D37, D62: the Lease is looked at after everything that takes time."""
+        world = World([1.0], strikes={"confirm": Fault.STANDS_STILL_FOR_LONG})
+
+        async def main() -> None:
+            with pytest.raises(LeadershipLost):
+                await Process(world, "1").sweep().run()
+
+        timeless(main())
+        assert world.members[1].asked == 0
+        assert world.state.rows[0].in_flight, "whoever leads next finds out"
 
     def test_an_etcd_that_was_downgraded_in_mid_sweep_is_refused(self) -> None:
         """D17: judged before every member."""
