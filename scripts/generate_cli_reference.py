@@ -24,6 +24,8 @@ _HEAD = """\
 - Durations are Go's (`5s`, `1h30m`), sizes are Kubernetes' quantities (`200Mi`, `1.5Gi`).
 - Results go to standard output, everything else to standard error. A failure is one sentence that
   says what to do.
+- A file and standard input are read up to a bound, and refused by their name beyond it: a value of
+  16 MiB, a configuration file of an API server of 1 MiB, anything else of 4 MiB.
 - Only `operator`, `finalizers` and `storage verify-downgrade` need Kubernetes' libraries (the extra
   `operator`); for all others the extra `cli` is enough.
 

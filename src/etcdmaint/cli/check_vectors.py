@@ -22,6 +22,7 @@ from typing import Any, Self
 import click
 
 from etcdmaint.cli import output
+from etcdmaint.cli.parameters import FILE
 from etcdmaint.errors import InvalidInput
 from etcdmaint.files import read_whole
 
@@ -44,9 +45,9 @@ _FORMATS = ("etcdmaint/frames/1", "etcdmaint/frames_rejected/1")
 
 
 @click.command("check-vectors", context_settings={"ignore_unknown_options": True})
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--timeout", default=10.0, show_default=True, help="Seconds for one vector.")
+@click.option("--timeout", default=10.0, help="Seconds for one vector.")
 def check_vectors(file: Path, command: tuple[str, ...], timeout: float) -> int:
     """Run a reader over the vectors in FILE and print what differs.
 

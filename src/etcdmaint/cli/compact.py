@@ -11,10 +11,13 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import CONNECTION_FLAGS, Connection, with_connection
-from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.exits import ExitCode, code_for, sentence
+from etcdmaint.cli.flags import output_flag
 from etcdmaint.cli.interruption import run
 from etcdmaint.cli.lazy import Lazy, LazyGroup
-from etcdmaint.cli.parameters import Duration
+from etcdmaint.cli.parameters import DURATION
+from etcdmaint.errors import EtcdError, RevisionCompacted
+from etcdmaint.quantities import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from etcdmaint.compaction.by_hand import History
@@ -44,14 +47,7 @@ def compact() -> None:
 
 @click.command("status")
 @with_connection
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice([output.TABLE, output.JSON, output.YAML]),
-    default=output.TABLE,
-    help="How to write it. Default: table.",
-)
+@output_flag(output.TABLE, output.JSON, output.YAML)
 def status(connection: Connection, style: str) -> int:
     """Show the key, how far etcd really is compacted, and what is kept of history."""
     found = run(_look(connection))
@@ -67,10 +63,8 @@ def status(connection: Connection, style: str) -> int:
 @with_connection
 @click.option(
     "--interval",
-    type=Duration(),
+    type=DURATION,
     default="5m",
-    show_default=True,
-    metavar="DURATION",
     help="How much history to spare: what was written since the command began stays.",
 )
 def once(connection: Connection, interval: float) -> int:
@@ -123,7 +117,6 @@ class _Status:
 
     def rows(self) -> list[tuple[str, str]]:
         """For people."""
-        from etcdmaint.quantities import format_bytes, format_duration
 
         history = self.history
         key = "not there"
@@ -181,7 +174,6 @@ async def _look(connection: Connection) -> _Status:
 async def _hold_round(connection: Connection, interval: float) -> int:
     from etcdmaint.compaction.election import KEY, State, ask_until_sent
     from etcdmaint.etcd.cluster import voters_of
-    from etcdmaint.quantities import format_duration
 
     timeout = connection.command_timeout
     async with await connection.open() as cluster:
@@ -201,7 +193,6 @@ async def _hold_round(connection: Connection, interval: float) -> int:
 
 
 def _tell(held: Round, state: State) -> int:
-    from etcdmaint.cli.exits import code_for, sentence
     from etcdmaint.compaction.election import Result
 
     if held.error is not None:
@@ -229,8 +220,6 @@ def _tell(held: Round, state: State) -> int:
 
 async def _follow(connection: Connection) -> None:
     """For ever: a stream that breaks is begun again, with another member."""
-    from etcdmaint.cli.exits import sentence
-    from etcdmaint.errors import EtcdError, RevisionCompacted
 
     async with await connection.open() as cluster:
         rounds = _Rounds(cluster, connection.command_timeout)
@@ -291,7 +280,6 @@ class _Rounds:
 
 def _line(kv: KeyValue, head: int, before: tuple[float, KeyValue] | None, now: float) -> str:
     from etcdmaint.compaction.election import advertised
-    from etcdmaint.quantities import format_duration
 
     clock = datetime.now().astimezone().strftime("%H:%M:%S")
     if not kv.version:

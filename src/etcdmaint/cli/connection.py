@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from etcdmaint.cli import output
-from etcdmaint.cli.parameters import CommaList, Duration, Switch, Text
+from etcdmaint.cli.parameters import DURATION, SWITCH, TEXT, CommaList
 from etcdmaint.errors import AuthNotEnabled, EtcdError, InvalidInput
 from etcdmaint.files import read_whole
 
@@ -27,15 +28,14 @@ if TYPE_CHECKING:
     from etcdmaint.etcd.endpoint import Endpoint
 
 DEFAULT_ENDPOINT = "127.0.0.1:2379"
-DEFAULT_DIAL_TIMEOUT = 2.0
-DEFAULT_COMMAND_TIMEOUT = 5.0
+DIAL_TIMEOUT, COMMAND_TIMEOUT = 2.0, 5.0
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _flag(name: str, help_text: str, **keywords: Any) -> click.Option:
     environment = "ETCDCTL_" + name.removeprefix("--").replace("-", "_").upper()
-    keywords = {"envvar": environment, "show_envvar": True, "type": Text(), **keywords}
+    keywords = {"envvar": environment, "show_envvar": True, "type": TEXT, **keywords}
     return click.Option([name], help=help_text, **keywords)
 
 
@@ -61,19 +61,12 @@ CONNECTION_FLAGS: tuple[click.Option, ...] = (
         "Password of --user. Others on this machine can read it there: prefer the variable.",
         metavar="PASSWORD",
     ),
-    _flag(
-        "--dial-timeout",
-        "How long to wait for a connection.",
-        show_default="2s",
-        type=Duration(),
-        metavar="DURATION",
-    ),
+    _flag("--dial-timeout", "How long to wait for a connection.", default="2s", type=DURATION),
     _flag(
         "--command-timeout",
         "How long each call may take, except Defragment itself.",
-        show_default="5s",
-        type=Duration(),
-        metavar="DURATION",
+        default="5s",
+        type=DURATION,
     ),
     _flag(
         "--etcd-address-map",
@@ -85,19 +78,19 @@ CONNECTION_FLAGS: tuple[click.Option, ...] = (
     _flag(
         "--insecure-transport",
         "`=false` insists on TLS, verified by the system's CAs where --cacert is not given.",
-        type=Switch(),
+        type=SWITCH,
         metavar="[=BOOL]",
     ),
     _flag(
         "--insecure-skip-tls-verify",
         "Refused: gRPC for Python always verifies. Give --cacert.",
-        type=Switch(),
+        type=SWITCH,
         metavar="[=BOOL]",
         hidden=True,
     ),
 )
 _NAMES = tuple(str(flag.name) for flag in CONNECTION_FLAGS)
-_SWITCHES = {flag.opts[0] for flag in CONNECTION_FLAGS if isinstance(flag.type, Switch)}
+_SWITCHES = {flag.opts[0] for flag in CONNECTION_FLAGS if flag.type is SWITCH}
 
 
 def with_switches(words: Sequence[str]) -> list[str]:
@@ -115,8 +108,8 @@ class Connection:
 
     seeds: tuple[Endpoint, ...]
     access: Access
-    dial_timeout: float = DEFAULT_DIAL_TIMEOUT
-    command_timeout: float = DEFAULT_COMMAND_TIMEOUT
+    dial_timeout: float = DIAL_TIMEOUT
+    command_timeout: float = COMMAND_TIMEOUT
 
     async def open(self) -> ClusterClient:
         """Find the cluster; the caller closes it. Raises EtcdError subclasses."""
@@ -154,13 +147,20 @@ class Connection:
         return replace(self, access=replace(self.access, login=None))
 
 
-def with_connection(command: Command) -> Command:
-    """Give a click command the connection flags, after its own, as one argument `connection`."""
+def with_connection(command: Command, *, optional: bool = False) -> Command:
+    """Give a click command the connection flags, after its own, as one argument `connection`.
+
+    With `optional` it is None where none of them was given.
+    """
 
     @functools.wraps(command)
     def collected(*arguments: Any, **keywords: Any) -> Any:
         flags = {name: keywords.pop(name) for name in _NAMES}
-        return command(*arguments, connection=connection_from(**flags), **keywords)
+        # The environment of somebody who works with etcdctl must not change what a file is.
+        source = click.get_current_context().get_parameter_source if optional else None
+        given = source is None or ParameterSource.COMMANDLINE in map(source, _NAMES)
+        connection = connection_from(**flags) if given else None
+        return command(*arguments, connection=connection, **keywords)
 
     # click collects a function's options from here, the last one first.
     own = getattr(command, "__click_params__", [])
@@ -176,8 +176,8 @@ def connection_from(
     key: str | None = None,
     user: str | None = None,
     password: str | None = None,
-    dial_timeout: float | None = None,
-    command_timeout: float | None = None,
+    dial_timeout: float = DIAL_TIMEOUT,
+    command_timeout: float = COMMAND_TIMEOUT,
     etcd_address_map: str | None = None,
     insecure_transport: bool | None = None,
     insecure_skip_tls_verify: bool | None = None,
@@ -203,18 +203,14 @@ def connection_from(
             "--user",
             "passwords are only sent over TLS: give https:// endpoints and the CA with --cacert",
         )
-    login = _login(user, password)
+    login, addresses = _login(user, password), AddressMap()
+    if etcd_address_map:
+        addresses = AddressMap.load(etcd_address_map, field="--etcd-address-map")
     return Connection(
         seeds=seeds,
-        access=Access(
-            tls=tls,
-            login=Login(*login) if login else None,
-            address_map=AddressMap.load(etcd_address_map, field="--etcd-address-map")
-            if etcd_address_map
-            else AddressMap(),
-        ),
-        dial_timeout=DEFAULT_DIAL_TIMEOUT if dial_timeout is None else dial_timeout,
-        command_timeout=DEFAULT_COMMAND_TIMEOUT if command_timeout is None else command_timeout,
+        access=Access(tls=tls, login=Login(*login) if login else None, address_map=addresses),
+        dial_timeout=dial_timeout,
+        command_timeout=command_timeout,
     )
 
 

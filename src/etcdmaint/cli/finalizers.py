@@ -24,12 +24,14 @@ from etcdmaint.api.names import (
 )
 from etcdmaint.cli import output
 from etcdmaint.cli.interruption import run
-from etcdmaint.cli.parameters import Duration, KubernetesName, ParamType, Text
+from etcdmaint.cli.parameters import LABEL, NAME, TEXT, WAIT, Parsed
 from etcdmaint.clock import Clock, SystemClock
+from etcdmaint.errors import InvalidInput
 from etcdmaint.kube.access import load_access
 
 _MERGE_PATCH = "application/merge-patch+json"
 _PAGE = 500
+_GROUP = (COZYSTACK_GROUP, COZYSTACK_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +45,14 @@ class ObjectName:
         return f"{self.namespace}/{self.name}"
 
 
-class _Named(ParamType):
-    name = "NAMESPACE/NAME"
+def _named(text: str) -> ObjectName:
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise InvalidInput("", f"{text!r} is not NAMESPACE/NAME")
+    return ObjectName(LABEL.read(namespace), NAME.read(name))
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> ObjectName:
-        if isinstance(value, ObjectName):
-            return value
-        namespace, _, name = str(value).partition("/")
-        if not namespace or not name or "/" in name:
-            self.fail(f"{value!r} is not NAMESPACE/NAME", param, ctx)
-        return ObjectName(
-            KubernetesName(label=True).convert(namespace, param, ctx),
-            KubernetesName().convert(name, param, ctx),
-        )
+
+_NAMED = Parsed("NAMESPACE/NAME", _named)
 
 
 @click.group()
@@ -69,33 +64,28 @@ def finalizers() -> None:
 
 
 @finalizers.command()
-@click.argument("objects", nargs=-1, type=_Named())
+@click.argument("objects", nargs=-1, type=_NAMED)
 @click.option("--all", "everything", is_flag=True, help="Every EtcdDefrag instead of named ones.")
 @click.option(
     "--namespace",
     "namespaces",
     multiple=True,
-    type=KubernetesName(label=True),
+    type=LABEL,
     help="With --all: only in this namespace; may be given several times.",
 )
 @click.option(
-    "--kubeconfig",
-    type=Text(),
-    help="Default: KUBECONFIG, the Pod's own account, ~/.kube/config.",
+    "--kubeconfig", type=TEXT, help="Default: KUBECONFIG, the Pod's own account, ~/.kube/config."
 )
 @click.option(
     "--stop-deployment",
-    type=_Named(),
+    type=_NAMED,
     help="First scale the operator's Deployment to zero: else it puts the finalizers back.",
 )
-@click.option(
-    "--lease", type=_Named(), help="Then wait until no operator holds this Lease any more."
-)
+@click.option("--lease", type=_NAMED, help="Then wait until no operator holds this Lease any more.")
 @click.option(
     "--wait",
-    type=Duration(zero=True),
-    default=90.0,
-    show_default="90s",
+    type=WAIT,
+    default="90s",
     help="How long to wait for that at most; afterwards go on all the same.",
 )
 def strip(
@@ -191,19 +181,13 @@ async def carrying(api: client.ApiClient, namespaces: tuple[str, ...]) -> tuple[
 
 
 async def _listed(custom: Any, namespace: str) -> list[Any]:
+    everywhere, within = custom.list_cluster_custom_object, custom.list_namespaced_custom_object
+    where = (*_GROUP, namespace, DEFRAG_PLURAL) if namespace else (*_GROUP, DEFRAG_PLURAL)
     items: list[Any] = []
     pages: dict[str, Any] = {"limit": _PAGE}
     while True:
         try:
-            page = (
-                await custom.list_namespaced_custom_object(
-                    COZYSTACK_GROUP, COZYSTACK_VERSION, namespace, DEFRAG_PLURAL, **pages
-                )
-                if namespace
-                else await custom.list_cluster_custom_object(
-                    COZYSTACK_GROUP, COZYSTACK_VERSION, DEFRAG_PLURAL, **pages
-                )
-            )
+            page = await (within if namespace else everywhere)(*where, **pages)
         except ApiException as error:
             if error.status == 404:  # the kind itself is not installed
                 return []
@@ -221,8 +205,7 @@ async def strip_one(api: client.ApiClient, target: ObjectName) -> bool:
     is never lost. Raises ApiException.
     """
     custom: Any = client.CustomObjectsApi(api)
-    group = (COZYSTACK_GROUP, COZYSTACK_VERSION)
-    where = (*group, target.namespace, DEFRAG_PLURAL, target.name)
+    where = (*_GROUP, target.namespace, DEFRAG_PLURAL, target.name)
     while True:
         try:
             metadata = (await custom.get_namespaced_custom_object(*where))["metadata"]

@@ -12,12 +12,13 @@ import os
 import signal
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from etcdmaint.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from etcdmaint.cli.progress import Progress
+    from etcdmaint.cli.terminal import TerminalSurroundings
 
 T = TypeVar("T")
 
@@ -51,22 +52,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
 
 
-class Stoppable(Protocol):
-    """What can be asked to stop."""
-
-    def stop(self) -> None:
-        """Stop after the member in flight."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it has been asked to."""
-
-
 class Interruption:
     """Handles the signals as long as it is entered."""
 
-    def __init__(self, stoppable: Stoppable, progress: Progress) -> None:
-        self._stoppable = stoppable
+    def __init__(self, surroundings: TerminalSurroundings, progress: Progress) -> None:
+        self._surroundings = surroundings
         self._progress = progress
         self._task: asyncio.Task[Any] | None = None
         self._left = False
@@ -94,12 +84,12 @@ class Interruption:
 
     def _hung_up(self) -> None:
         # Shell and kernel both tell of a terminal that is gone: nobody meant it twice.
-        if not self._stoppable.stopping:
+        if not self._surroundings.stopping:
             self._interrupted()
 
     def _interrupted(self) -> None:
-        if not self._stoppable.stopping:
-            self._stoppable.stop()
+        if not self._surroundings.stopping:
+            self._surroundings.stop()
             self._progress.say(self._announcement())
         elif not self._left and self._task is not None:
             self._left = True
@@ -154,3 +144,14 @@ class Interruption:
         for number, before in self._before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, before)
+
+
+async def finish(
+    work: Coroutine[Any, Any, T], surroundings: TerminalSurroundings, progress: Progress
+) -> T | None:
+    """Do the work under an `Interruption`; None when it was left in the middle."""
+    try:
+        async with Interruption(surroundings, progress) as interruption:
+            return await interruption.guard(work)
+    finally:
+        progress.close()

@@ -64,7 +64,11 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(
     leading=CONNECTION_FLAGS,
     name="etcdmaint",
     epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="etcdmaint")
 def etcdmaint() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
-from etcdmaint.cli.parameters import Duration, KubernetesName, Text
+from etcdmaint.cli.parameters import DURATION, LABEL, NAME, TEXT, WAIT
 
 
 @click.command("operator")
 @click.option(
     "--kubeconfig",
-    type=Text(),
+    type=TEXT,
     metavar="FILE",
     envvar="KUBECONFIG",
     show_envvar=True,
@@ -23,14 +24,12 @@ from etcdmaint.cli.parameters import Duration, KubernetesName, Text
     "--namespace",
     "namespaces",
     multiple=True,
-    type=KubernetesName(label=True),
-    metavar="NAME",
+    type=LABEL,
     help="Watch this namespace; may be repeated. Default: all.",
 )
 @click.option(
     "--listen-address",
     default=":8080",
-    show_default=True,
     metavar="HOST:PORT",
     help="Where to serve /metrics, /healthz and /readyz.",
 )
@@ -38,76 +37,53 @@ from etcdmaint.cli.parameters import Duration, KubernetesName, Text
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    show_default=True,
     help="How to write the log.",
 )
 @click.option(
     "--lease-namespace",
-    type=KubernetesName(label=True),
+    type=LABEL,
     envvar="POD_NAMESPACE",
     show_envvar=True,
-    metavar="NAME",
     help="Namespace of the Lease. Default: the Pod's own, else default.",
 )
-@click.option(
-    "--lease-name",
-    type=KubernetesName(),
-    default="etcdmaint",
-    show_default=True,
-    metavar="NAME",
-    help="Name of the Lease.",
-)
+@click.option("--lease-name", type=NAME, default="etcdmaint", help="Name of the Lease.")
 @click.option(
     "--lease-duration",
-    type=Duration(),
+    type=DURATION,
     default="137s",
-    show_default=True,
-    metavar="DURATION",
     help="After how long without a renewal another replica takes over.",
 )
 @click.option(
     "--renew-deadline",
-    type=Duration(),
+    type=DURATION,
     default="107s",
-    show_default=True,
-    metavar="DURATION",
     help="After how long without a renewal this replica stops to act.",
 )
 @click.option(
-    "--retry-period",
-    type=Duration(),
-    default="26s",
-    show_default=True,
-    metavar="DURATION",
-    help="How often the Lease is renewed.",
+    "--retry-period", type=DURATION, default="26s", help="How often the Lease is renewed."
 )
 @click.option(
     "--max-concurrent-runs",
     type=click.IntRange(min=1, max=1000),
     default=8,
-    show_default=True,
     metavar="NUMBER",
     help="How many clusters may be defragmented at the same time.",
 )
 @click.option(
     "--active-deadline",
-    type=Duration(),
+    type=DURATION,
     default="60m",
-    show_default=True,
-    metavar="DURATION",
     help="The least time that a run has, from its creation to its end; large members get more.",
 )
 @click.option(
     "--drain",
-    type=Duration(zero=True),
+    type=WAIT,
     default="45s",
-    show_default=True,
-    metavar="DURATION",
     help="How long SIGTERM waits for members in flight; less than the Pod's grace period.",
 )
 @click.option(
     "--etcd-address-map",
-    type=Text(),
+    type=TEXT,
     metavar="FILE",
     help="File with lines `advertised-host:port reachable-host:port`: for port-forwards and NAT.",
 )
@@ -122,21 +98,7 @@ from etcdmaint.cli.parameters import Duration, KubernetesName, Text
     help="Work although an older EtcdDefrag CRD is installed, which drops fields it does not know.",
 )
 def operator(
-    kubeconfig: str | None,
-    namespaces: tuple[str, ...],
-    listen_address: str,
-    log_format: str,
-    lease_namespace: str | None,
-    lease_name: str,
-    lease_duration: float,
-    renew_deadline: float,
-    retry_period: float,
-    max_concurrent_runs: int,
-    active_deadline: float,
-    drain: float,
-    etcd_address_map: str | None,
-    take_over: bool,
-    accept_older_crd: bool,
+    kubeconfig: str | None, etcd_address_map: str | None, lease_namespace: str | None, **flags: Any
 ) -> int:
     """Run the Kubernetes operator until SIGTERM.
 
@@ -148,19 +110,8 @@ def operator(
 
     options = OperatorOptions(
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
-        namespaces=namespaces,
-        listen_address=listen_address,
-        log_format=log_format,
-        lease_namespace=lease_namespace or "default",
-        lease_name=lease_name,
-        lease_duration=lease_duration,
-        renew_deadline=renew_deadline,
-        retry_period=retry_period,
-        max_concurrent_runs=max_concurrent_runs,
-        active_deadline=active_deadline,
-        drain=drain,
         etcd_address_map=Path(etcd_address_map) if etcd_address_map else None,
-        take_over=take_over,
-        accept_older_crd=accept_older_crd,
+        lease_namespace=lease_namespace or "default",
+        **flags,
     )
     return asyncio.run(run_operator(options))

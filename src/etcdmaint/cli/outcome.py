@@ -7,7 +7,7 @@ from typing import Any
 
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import ExitCode
-from etcdmaint.cli.progress import rough
+from etcdmaint.cli.progress import took_of
 from etcdmaint.defrag.run import Ending, MemberRow, Outcome, Phase, RunResult, RunState
 from etcdmaint.etcd.types import format_id
 from etcdmaint.quantities import format_bytes
@@ -114,11 +114,6 @@ def _time(moment: datetime | None) -> str | None:
 
 
 def _cells(row: MemberRow) -> list[str]:
-    took = (
-        rough((row.finished_at - row.started_at).total_seconds())
-        if row.started_at and row.finished_at and row.outcome is not Outcome.SKIPPED
-        else ""
-    )
     return [
         row.name,
         str(row.role or ""),
@@ -126,7 +121,7 @@ def _cells(row: MemberRow) -> list[str]:
         _size(row.db_size_before),
         _size(row.db_size_after),
         _size(row.reclaimed_bytes),
-        took,
+        "" if row.outcome is Outcome.SKIPPED else took_of(row),
         f"{row.reason}: {row.message}" if row.reason and row.message else row.message or row.reason,
     ]
 

@@ -19,6 +19,7 @@ from etcdmaint.cli.exits import one_line
 TABLE = "table"
 JSON = "json"
 YAML = "yaml"
+CSV = "csv"
 
 _GAP = "   "
 
@@ -54,6 +55,12 @@ def _is_vivid() -> bool:
     """Whether standard output is a terminal that may be sent more than plain text."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
+
+
+def print_bytes(value: bytes) -> None:
+    """Write them to standard output as they are."""
+    sys.stdout.buffer.write(value)
+    sys.stdout.buffer.flush()
 
 
 def print_line(text: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import one_line
 from etcdmaint.clock import Clock
-from etcdmaint.defrag.run import MemberTurn, Outcome, RunState, Severity
+from etcdmaint.defrag.run import MemberRow, MemberTurn, Outcome, RunState, Severity
 from etcdmaint.quantities import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -74,6 +74,13 @@ class Progress:
 
     def close(self) -> None:
         """Nothing to tidy up."""
+
+
+class Silence(Progress):
+    """Says nothing."""
+
+    def say(self, text: str) -> None:
+        """Ignore it."""
 
 
 class LiveProgress(Progress):
@@ -175,17 +182,20 @@ def ended(turn: MemberTurn) -> str:
     row = turn.row
     if row.outcome is not Outcome.DEFRAGMENTED:
         return f"{row.name}: {row.outcome}, {row.reason}: {row.message}".rstrip(": ")
-    took = (
-        f" in {rough((row.finished_at - row.started_at).total_seconds())}"
-        if row.started_at and row.finished_at
-        else ""
-    )
+    took = f" in {took_of(row)}" if took_of(row) else ""
     if row.db_size_before is None or row.db_size_after is None:
         return f"{row.name}: defragmented{took}; its size is not known yet"
     return (
         f"{row.name}: {format_bytes(row.db_size_before)} → {format_bytes(row.db_size_after)}, "
         f"{format_bytes(row.reclaimed_bytes or 0)} reclaimed{took}"
     )
+
+
+def took_of(row: MemberRow) -> str:
+    """How long a member's turn took; empty where it had none."""
+    if not row.started_at or not row.finished_at:
+        return ""
+    return rough((row.finished_at - row.started_at).total_seconds())
 
 
 def rough(seconds: float) -> str:

@@ -183,23 +183,29 @@ def as_document(report: ClusterReport) -> dict[str, Any]:
     }
 
 
+# By the names that a status has for them; None where there is no status.
+_FIGURES = {
+    "version": "version",
+    "dbSize": "db_size",
+    "dbSizeInUse": "db_size_in_use",
+    "raftTerm": "raft_term",
+    "raftIndex": "raft_index",
+    "raftAppliedIndex": "raft_applied_index",
+}
+
+
 def _member_document(member: MemberReport) -> dict[str, Any]:
     status, quota = member.status, member.quota
     return {
         "name": member.name,
         "memberID": format_id(member.member_id),
         "endpoint": member.endpoint or None,
-        "version": status.version if status else None,
         "role": member.role or None,
-        "dbSize": status.db_size if status else None,
-        "dbSizeInUse": status.db_size_in_use if status else None,
+        **{name: getattr(status, figure, None) for name, figure in _FIGURES.items()},
         "reclaimable": member.reclaimable,
         "reclaimablePercent": member.reclaimable_percent,
         "quota": quota.size if quota else None,
         "quotaSource": quota.source if quota else None,
-        "raftTerm": status.raft_term if status else None,
-        "raftIndex": status.raft_index if status else None,
-        "raftAppliedIndex": status.raft_applied_index if status else None,
         "lag": member.lag,
         "alarms": [str(kind) for kind in member.alarms],
         "defragmenting": member.defragmenting,

@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from etcdmaint.defrag.rule import DEFAULT_FREE_SPACE_ABOVE, DEFAULT_MIN_RECLAIM, Rule
+import click
+
+from etcdmaint.cli.parameters import PERCENT, SIZE
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes
+
+if TYPE_CHECKING:
+    from etcdmaint.defrag.rule import Rule
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_rule_flags(command: Command, *, quota_usage: str | None = None) -> Command:
+    """Give a click command the flags that `rule_from` takes; `quota_usage` is its default there."""
+    for flag in (
+        click.option(
+            "--rule-min-reclaim",
+            "min_reclaim",
+            type=SIZE,
+            show_default="32Mi, or --rule-free-space-above if that is less",
+            help="The least that is worth it under --rule-quota-usage-above.",
+        ),
+        click.option(
+            "--rule-quota-usage-above",
+            "quota_usage_above",
+            type=PERCENT,
+            show_default=quota_usage,
+            help="From this share of its quota on, give back as little as --rule-min-reclaim too.",
+        ),
+        click.option(
+            "--rule-free-space-above",
+            "free_space_above",
+            type=SIZE,
+            show_default="200Mi",
+            help="Defragment a member that would give back more than this.",
+        ),
+    ):
+        command = flag(command)
+    return command
 
 
 def rule_from(
@@ -20,6 +58,8 @@ def rule_from(
 
     Raises InvalidInput where flags contradict each other.
     """
+    from etcdmaint.defrag.rule import DEFAULT_FREE_SPACE_ABOVE, DEFAULT_MIN_RECLAIM, Rule
+
     if all_members:
         for flag, value in (
             ("--rule-free-space-above", free_space_above),

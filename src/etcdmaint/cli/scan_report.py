@@ -9,6 +9,7 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etcdmaint.cli import output
@@ -16,7 +17,8 @@ from etcdmaint.cli.exits import one_line
 from etcdmaint.cli.scanning import kms_notes
 from etcdmaint.cli.storage_codes import code_of
 from etcdmaint.compression.audit import Audit
-from etcdmaint.compression.census import Record, Row
+from etcdmaint.compression.census import Census, Record, Row, Tally
+from etcdmaint.compression.contents import Form
 from etcdmaint.compression.history import History
 from etcdmaint.compression.resources import shown
 from etcdmaint.etcd.types import Member
@@ -25,7 +27,6 @@ from etcdmaint.quantities import format_bytes
 if TYPE_CHECKING:
     from etcdmaint.cli.scanning import Asked
 
-CSV = "csv"
 # Of a key that is of no resource, when keys are cut.
 _SHOWN = 16
 _NUMBERS = frozenset(
@@ -34,38 +35,32 @@ _NUMBERS = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Report:
     """The result, as a table, JSON or CSV."""
 
-    def __init__(
-        self,
-        asked: Asked,
-        state: Audit,
-        member: Member | None,
-        history: History | None,
-        kms_calls: Counter[str] | None,
-        redact: bool,
-        judged: bool,
-    ) -> None:
-        self._asked = asked
-        self._state = state
-        self._census = state.census
-        self._member = member
-        self._history = history
-        self._kms_calls = kms_calls
-        self._redact = redact
-        self._judged = judged
+    asked: Asked
+    state: Audit
+    member: Member | None
+    history: History | None
+    kms_calls: Counter[str] | None
+    redact: bool
+    judged: bool
+
+    @property
+    def _census(self) -> Census:
+        return self.state.census
 
     @property
     def code(self) -> int:
         """The exit code."""
-        return code_of(self._census, with_keys=self._asked.encryption_config is not None)
+        return code_of(self._census, with_keys=self.asked.encryption_config is not None)
 
     def write(self, style: str, cluster_id: str) -> None:
         """Write it to standard output, and what ought not to be overlooked to standard error."""
         if style == output.JSON:
             output.print_document(self._document(cluster_id), style)
-        elif style == CSV:
+        elif style == output.CSV:
             self._csv()
         else:
             self._tables()
@@ -74,15 +69,15 @@ class Report:
 
     def _name(self, row: Row) -> str:
         """A row; one of keys without a slash may be a whole key."""
-        cut = self._redact and not row.located and not row.name.endswith("/")
+        cut = self.redact and not row.located and not row.name.endswith("/")
         return row.name[:_SHOWN] + "…" if cut and len(row.name) > _SHOWN else row.name
 
     def _key(self, key: bytes) -> str:
-        at = self._asked.keyspace.locate(key) if self._redact else None
+        at = self.asked.keyspace.locate(key) if self.redact else None
         if at is None:
-            cut = self._redact and len(key) > _SHOWN
+            cut = self.redact and len(key) > _SHOWN
             return shown(key[:_SHOWN]) + "…" if cut else shown(key)
-        begin = self._asked.keyspace.prefix(at.group, at.resource)
+        begin = self.asked.keyspace.prefix(at.group, at.resource)
         namespace = at.namespace.encode("utf-8", "surrogateescape")
         return shown(begin + (namespace + b"/" if namespace else b"")) + "…"
 
@@ -94,27 +89,18 @@ class Report:
         for row in self._census:
             tallies = sorted(row.forms.items(), key=lambda each: (-each[1].bytes, str(each[0])))
             for number, (form, tally) in enumerate(tallies):
-                stale = ""
-                if self._judged:
-                    unknown = "?" if row.undecided else ""
-                    stale = f"{row.stale.values}{unknown}" if number == 0 else ""
-                rows.append(
-                    [
-                        self._name(row) if number == 0 else "",
-                        str(form),
-                        str(tally.values),
-                        format_bytes(tally.bytes),
-                        f"{100 * tally.bytes / whole:.1f}%",
-                        *([stale] if self._judged else []),
-                    ]
-                )
-        columns = ["RESOURCE", "FORM", "VALUES", "BYTES", "SHARE"]
+                stale = f"{row.stale.values}{'?' if row.undecided else ''}"
+                name, stale = ("", "") if number else (self._name(row), stale)
+                share = f"{100 * tally.bytes / whole:.1f}%"
+                size = format_bytes(tally.bytes)
+                rows.append([name, str(form), str(tally.values), size, share, stale])
         total = self._census.total
-        rows.append(["all", "", str(total.values), format_bytes(total.bytes), ""])
-        if self._judged:
-            columns.append("STALE")
-            rows[-1].append(str(sum(row.stale.values for row in self._census.rows.values())))
-        output.print_table(columns, rows, numbers=_NUMBERS)
+        stale = str(sum(row.stale.values for row in self._census.rows.values()))
+        rows.append(["all", "", str(total.values), format_bytes(total.bytes), "", stale])
+        columns = ["RESOURCE", "FORM", "VALUES", "BYTES", "SHARE", "STALE"]
+        shown_columns = len(columns) - (not self.judged)
+        rows = [row[:shown_columns] for row in rows]
+        output.print_table(columns[:shown_columns], rows, numbers=_NUMBERS)
         print()
         output.print_line(self._where())
         if self._census.damaged:
@@ -129,9 +115,9 @@ class Report:
             print()
             output.print_line("The keys that were written most often since they were created:")
             self._records(self._census.busiest, "WRITES", lambda record: str(record.version))
-        if self._history is not None:
+        if self.history is not None:
             print()
-            self._old_revisions(self._history)
+            self._old_revisions(self.history)
 
     def _records(self, records: list[Record], last: str, what: Callable[[Record], str]) -> None:
         rows = [
@@ -164,8 +150,8 @@ class Report:
             output.print_table(["KEY", "OLD REVISIONS", "OLD BYTES"], rows, numbers=_NUMBERS)
 
     def _where(self) -> str:
-        progress = self._state.progress
-        read = f"Read {progress.keys} keys from member {self._member} at revision"
+        progress = self.state.progress
+        read = f"Read {progress.keys} keys from member {self.member} at revision"
         if progress.consistent:
             return f"{read} {progress.revisions[0]}."
         return (
@@ -184,32 +170,23 @@ class Report:
                 writer.writerow([*names, tally.values, tally.bytes])
 
     def _document(self, cluster_id: str) -> dict[str, Any]:
-        progress, total = self._state.progress, self._census.total
+        progress = self.state.progress
         document: dict[str, Any] = {
             "clusterID": cluster_id,
-            "member": str(self._member),
+            "member": str(self.member),
             "revisions": progress.revisions,
             "consistent": progress.consistent,
-            "values": total.values,
-            "bytes": total.bytes,
+            **_counted(self._census.total),
             "resources": [
                 {
                     "resource": self._name(row),
                     "known": row.located,
-                    "values": row.total.values,
-                    "bytes": row.total.bytes,
+                    **_counted(row.total),
                     "keyBytes": row.key_bytes,
                     "damaged": row.damaged,
                     **self._judgement(row),
                     "forms": [
-                        {
-                            "content": str(form.content),
-                            "provider": form.provider,
-                            "keyName": form.key_name,
-                            "values": tally.values,
-                            "bytes": tally.bytes,
-                        }
-                        for form, tally in sorted(row.forms.items())
+                        _formed(form) | _counted(tally) for form, tally in sorted(row.forms.items())
                     ],
                 }
                 for row in self._census
@@ -219,17 +196,16 @@ class Report:
         if self._census.largest:
             document["largest"] = list(map(self._record, self._census.largest))
             document["mostWritten"] = list(map(self._record, self._census.busiest))
-        if self._kms_calls is not None:
-            document["kmsCalls"] = dict(self._kms_calls)
-        if self._history is not None:
-            document["history"] = self._history.document(self._key)
+        if self.kms_calls is not None:
+            document["kmsCalls"] = dict(self.kms_calls)
+        if self.history is not None:
+            document["history"] = self.history.document(self._key)
         return document
 
     def _judgement(self, row: Row) -> dict[str, Any]:
-        if not self._judged:
+        if not self.judged:
             return {}
-        stale = {"values": row.stale.values, "bytes": row.stale.bytes}
-        return {"stale": stale, "undecided": row.undecided}
+        return {"stale": _counted(row.stale), "undecided": row.undecided}
 
     def _record(self, record: Record) -> dict[str, Any]:
         return {
@@ -238,9 +214,7 @@ class Report:
             "version": record.version,
             "modRevision": record.mod_revision,
             "lease": f"{record.lease:016x}" if record.lease else "",
-            "content": str(record.form.content),
-            "provider": record.form.provider,
-            "keyName": record.form.key_name,
+            **_formed(record.form),
         }
 
     def _notes(self) -> list[str]:
@@ -248,11 +222,23 @@ class Report:
         if self._census.total.values == 0:
             notes.append("NOTHING WAS FOUND: 0 values, no key begins so; is the prefix right?")
         elif not any(row.located for row in self._census.rows.values()):
-            root = self._asked.keyspace.root.decode("utf-8", "replace")
+            root = self.asked.keyspace.root.decode("utf-8", "replace")
             notes.append(f"no object of Kubernetes was found below {root}; see --storage-prefix")
-        if not self._state.consistent:
+        if not self.state.consistent:
             notes.append("the counts are not of one revision")
-        return notes + kms_notes(self._kms_calls)
+        return notes + kms_notes(self.kms_calls)
+
+
+def _counted(tally: Tally) -> dict[str, Any]:
+    return {"values": tally.values, "bytes": tally.bytes}
+
+
+def _formed(form: Form) -> dict[str, Any]:
+    return {
+        "content": str(form.content),
+        "provider": form.provider,
+        "keyName": form.key_name,
+    }
 
 
 def _cell(text: str) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,9 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import one_line
-from etcdmaint.cli.parameters import Duration, ParamType, Size
+from etcdmaint.cli.flags import KMS_RATE, chain_of, encryption_config, storage_prefix
+from etcdmaint.cli.parameters import DURATION, KEY, RATE
+from etcdmaint.clock import Clock, SystemClock
 from etcdmaint.errors import EncryptionKeyMissing, InvalidInput
 from etcdmaint.files import read_whole
 from etcdmaint.quantities import format_bytes, format_duration
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from etcdmaint.cli.connection import Connection
-    from etcdmaint.clock import Clock
     from etcdmaint.compression.contents import Decrypt
     from etcdmaint.compression.encryption.chain import Decrypted, EncryptionChain
     from etcdmaint.compression.governor import Governor
@@ -47,20 +49,6 @@ _TICK, _FIRST_LINE, _LINES = 0.2, 1.0, 10.0
 _LONGEST_ARGUMENT = 120_000
 
 
-class Rate(ParamType):
-    """Bytes a second, such as 20Mi; 0 is no limit, which is None."""
-
-    name = "rate"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        """Bytes a second, or None."""
-        if value is None or str(value) == "0":
-            return None
-        return Size().convert(value, param, ctx)
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What to read, how fast, and how to open it; made by `with_scanning`."""
@@ -72,7 +60,7 @@ class Asked:
     encryption_config: Path | None
     kms_rate: float
     decrypt_kms: bool
-    prefix: str | None = None
+    prefix: bytes | None = None
     resources: tuple[str, ...] = ()
 
     @property
@@ -97,15 +85,7 @@ class Asked:
 
     def chain(self) -> EncryptionChain | None:
         """The keys that --encryption-config names. Raises InvalidInput."""
-        if self.encryption_config is None:
-            return None
-        from etcdmaint.compression.encryption.chain import EncryptionChain
-        from etcdmaint.compression.encryption.configuration import EncryptionConfiguration
-        from etcdmaint.compression.encryption.pace import Pace
-
-        return EncryptionChain(
-            EncryptionConfiguration.read(self.encryption_config), pace=Pace(self.kms_rate)
-        )
+        return chain_of(self.encryption_config, self.kms_rate)
 
     def decrypt_for(self, chain: EncryptionChain | None) -> Callable[[str, str], Decrypt | None]:
         """For each resource, how its values are opened."""
@@ -130,111 +110,73 @@ def with_scanning(command: Command, *, by_prefix: bool = True) -> Command:
 
     `by_prefix`: whether it has --prefix.
     """
+    names = [each.name for each in fields(Asked) if each.name != "spans"]
 
-    def collected(
-        *,
-        prefix: str | None = None,
-        storage_prefix: str,
-        resources: tuple[str, ...],
-        limit_rate: int | None,
-        patience: float,
-        encryption_config: Path | None,
-        kms_rate: float,
-        decrypt_kms: bool,
-        **keywords: Any,
-    ) -> Any:
-        from etcdmaint.compression.resources import Keyspace
-
-        if not kms_rate > 0:
+    @functools.wraps(command)
+    def collected(**keywords: Any) -> Any:
+        given = {name: keywords.pop(name) for name in names if name in keywords}
+        if not given["kms_rate"] > 0:
             raise InvalidInput("--kms-rate", "must be more than 0")
-        keyspace = Keyspace(storage_prefix.encode("utf-8", "surrogateescape"))
-        asked = Asked(
-            keyspace,
-            _spans(keyspace, prefix, resources),
-            limit_rate,
-            patience,
-            encryption_config,
-            kms_rate,
-            decrypt_kms,
-            prefix,
-            resources,
-        )
-        return command(asked=asked, **keywords)
+        spans = _spans(given["keyspace"], given.get("prefix"), given["resources"])
+        return command(asked=Asked(spans=spans, **given), **keywords)
 
-    collected.__doc__ = command.__doc__
-    collected.__name__ = command.__name__
-    collected.__click_params__ = [  # type: ignore[attr-defined]  # click's own place
-        *getattr(command, "__click_params__", []),
-        *(flag for flag in reversed(_flags()) if by_prefix or flag.name != "prefix"),
-    ]
+    for flag in reversed(_FLAGS if by_prefix else (*_FLAGS[:1], *_FLAGS[2:])):
+        collected = flag(collected)
     return collected  # type: ignore[return-value]  # called by click only
 
 
-def _flags() -> list[click.Option]:
-    return [
-        click.Option(
-            ["--resource", "resources"],
-            multiple=True,
-            metavar="RESOURCE",
-            help="Read only this resource, such as pods or deployments.apps; may be repeated.",
-        ),
-        click.Option(
-            ["--prefix"], metavar="PREFIX", help="Read only the keys that begin so. Default: all."
-        ),
-        click.Option(
-            ["--storage-prefix"],
-            default="/registry",
-            show_default=True,
-            metavar="PREFIX",
-            help="kube-apiserver's --etcd-prefix: where its objects are.",
-        ),
-        click.Option(
-            ["--limit-rate"],
-            type=Rate(),
-            default="20Mi",
-            show_default=True,
-            metavar="SIZE",
-            help="Read so much a second, and less when etcd gets slower; 0: as fast as it goes.",
-        ),
-        click.Option(
-            ["--patience"],
-            type=Duration(),
-            default="30s",
-            show_default=True,
-            metavar="DURATION",
-            help="Give up when no member can be read from for so long.",
-        ),
-        click.Option(
-            ["--encryption-config"],
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="kube-apiserver's --encryption-provider-config: look into encrypted values.",
-        ),
-        click.Option(
-            ["--kms-rate"],
-            type=float,
-            default=10.0,
-            show_default=True,
-            metavar="N",
-            help="At most so many Decrypt calls a second to a KMS plugin.",
-        ),
-        click.Option(
-            ["--decrypt-kms"],
-            is_flag=True,
-            help="Decrypt kms v1 too, which takes a call for each value.",
-        ),
-    ]
+_FLAGS = (
+    click.option(
+        "--resource",
+        "resources",
+        multiple=True,
+        metavar="RESOURCE",
+        help="Read only this resource, such as pods or deployments.apps; may be repeated.",
+    ),
+    click.option(
+        "--prefix",
+        type=KEY,
+        metavar="PREFIX",
+        help="Read only the keys that begin so. Default: all.",
+    ),
+    storage_prefix,
+    click.option(
+        "--limit-rate",
+        "bytes_per_second",
+        type=RATE,
+        default="20Mi",
+        help="Read so much a second, and less when etcd gets slower; 0: as fast as it goes.",
+    ),
+    click.option(
+        "--patience",
+        type=DURATION,
+        default="30s",
+        help="Give up when no member can be read from for so long.",
+    ),
+    encryption_config,
+    click.option(
+        "--kms-rate",
+        type=float,
+        default=KMS_RATE,
+        metavar="N",
+        help="At most so many Decrypt calls a second to a KMS plugin.",
+    ),
+    click.option(
+        "--decrypt-kms", is_flag=True, help="Decrypt kms v1 too, which takes a call for each value."
+    ),
+)
 
 
-def _spans(keyspace: Keyspace, prefix: str | None, resources: tuple[str, ...]) -> tuple[Span, ...]:
+def _spans(
+    keyspace: Keyspace, prefix: bytes | None, resources: tuple[str, ...]
+) -> tuple[Span, ...]:
     from etcdmaint.compression.walk import EVERYTHING, spans_of
     from etcdmaint.etcd.types import prefix_end
 
     if prefix is not None and resources:
         raise InvalidInput("--prefix", "cannot be given beside --resource")
     if prefix is not None:
-        start = prefix.encode("utf-8", "surrogateescape")
-        return ((start or b"\0", prefix_end(start)),)
+        return ((prefix or b"\0", prefix_end(prefix)),)
     prefixes = [keyspace.prefix(*resource_named(keyspace, each)) for each in resources]
     return spans_of([(each, prefix_end(each)) for each in prefixes]) or (EVERYTHING,)
 
@@ -288,6 +230,16 @@ class Reading:
     timing: Timing
     timeout: float
 
+    @property
+    def terms(self) -> dict[str, Any]:
+        """By whose clock a walk goes, how fast, for whom it stands back, and how long it waits."""
+        return {
+            "clock": self.clock,
+            "governor": self.governor,
+            "courtesy": self.courtesy,
+            "timing": self.timing,
+        }
+
 
 @asynccontextmanager
 async def reading(
@@ -298,7 +250,6 @@ async def reading(
     serializable: bool = True,
 ) -> AsyncIterator[Reading]:
     """Everything ready to be read, and the plugins of the keys too; closed at the end."""
-    from etcdmaint.clock import SystemClock
     from etcdmaint.compression.governor import Governor
     from etcdmaint.compression.source import ClusterSource
     from etcdmaint.defrag.courtesy import SlotCourtesy

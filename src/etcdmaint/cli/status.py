@@ -10,8 +10,10 @@ import click
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.flags import output_flag
 from etcdmaint.cli.interruption import run
 from etcdmaint.errors import AuthenticationRequired, EtcdError, PermissionDenied
+from etcdmaint.quantities import format_bytes
 
 if TYPE_CHECKING:
     from etcdmaint.cli.report import ClusterReport, MemberReport
@@ -46,15 +48,7 @@ NUMBERS = frozenset({"DB SIZE", "IN USE", "RECLAIMABLE", "TERM", "LAG"})
 
 @click.command("status")
 @with_connection
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice([output.TABLE, output.JSON, output.YAML]),
-    default=output.TABLE,
-    show_default=True,
-    help="How to write it.",
-)
+@output_flag(output.TABLE, output.JSON, output.YAML)
 def status(connection: Connection, style: str) -> int:
     """Show every member, and who holds the cluster.
 
@@ -159,7 +153,6 @@ def show(report: ClusterReport) -> None:
 
 def _row(member: MemberReport) -> list[str]:
     from etcdmaint.etcd.types import format_id
-    from etcdmaint.quantities import format_bytes
 
     status, free = member.status, member.reclaimable
     alarms = ",".join(member.alarms) or ("-" if status else UNKNOWN)
@@ -181,7 +174,6 @@ def _row(member: MemberReport) -> list[str]:
 
 
 def _quota(member: MemberReport) -> str:
-    from etcdmaint.quantities import format_bytes
 
     if member.quota is None:
         return UNKNOWN

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.flags import output_flag
 from etcdmaint.cli.interruption import run
-from etcdmaint.cli.parameters import Size
+from etcdmaint.cli.parameters import SIZE
 from etcdmaint.cli.scanning import Asked, kms_notes, reading, watched, with_scanning
+from etcdmaint.compression.capacity import Fill, Way, way_there
+from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
 from etcdmaint.errors import ClusterNotHealthy, InvalidInput
 from etcdmaint.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from etcdmaint.compression.capacity import Fill, Way
-    from etcdmaint.compression.estimate import Class, Estimator
+    from etcdmaint.compression.estimate import Class, Estimator, Row
     from etcdmaint.compression.walk import Progress
     from etcdmaint.etcd.cluster import ClusterClient
 
@@ -35,10 +39,8 @@ _NUMBERS = frozenset({"VALUES", "BYTES", "P50", "P90", "P99", "LEFT"})
 @with_scanning
 @click.option(
     "--min-size",
-    type=Size(),
+    type=SIZE,
     default="1Ki",
-    show_default=True,
-    metavar="SIZE",
     help="The policy's minSize to plan for; others are shown beside it.",
 )
 @click.option(
@@ -47,20 +49,9 @@ _NUMBERS = frozenset({"VALUES", "BYTES", "P50", "P90", "P99", "LEFT"})
     help="Compress Secrets too. What comes out tells something about what is in them.",
 )
 @click.option(
-    "--quota",
-    type=Size(),
-    metavar="SIZE",
-    help="etcd's --quota-backend-bytes, where etcd does not tell it.",
+    "--quota", type=SIZE, help="etcd's --quota-backend-bytes, where etcd does not tell it."
 )
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice([output.TABLE, output.JSON]),
-    default=output.TABLE,
-    show_default=True,
-    help="How to write it.",
-)
+@output_flag(output.TABLE, output.JSON)
 def estimate(
     connection: Connection,
     asked: Asked,
@@ -75,14 +66,12 @@ def estimate(
     policy's minSize. Then, for --min-size: what turning it on would write, how large etcd's file
     would get, and how large it would be in the end. Nothing is written. Broken off, it begins anew.
     """
-    from etcdmaint.compression.frame import MAX_PLAINTEXT_BYTES
 
     if not 64 <= min_size < MAX_PLAINTEXT_BYTES:
         raise InvalidInput("--min-size", f"must be at least 64 and below {MAX_PLAINTEXT_BYTES}")
     chain = asked.chain()
 
     async def work() -> int:
-        from etcdmaint.compression.capacity import way_there
         from etcdmaint.compression.estimate import CANDIDATES, Estimator
         from etcdmaint.compression.walk import Progress, Walk, take
 
@@ -94,14 +83,7 @@ def estimate(
         )
         progress = Progress(asked.spans)
         async with reading(connection, asked, chain) as etcd:
-            walk = Walk(
-                progress,
-                etcd.source,
-                governor=etcd.governor,
-                clock=etcd.clock,
-                courtesy=etcd.courtesy,
-                timing=etcd.timing,
-            )
+            walk = Walk(progress, etcd.source, **etcd.terms)
             async with watched(progress, etcd.governor), aclosing(walk.chunks()) as found:
                 async for chunk in found:
                     await take(chunk, estimator.add, progress)
@@ -109,12 +91,9 @@ def estimate(
         index = estimator.candidates.index(min_size)
         pages = estimator.pages[index]
         way = way_there(
-            fill,
-            live=estimator.live.bytes,
-            written=pages.written.bytes,
-            then=pages.then.bytes,
+            fill, live=estimator.live.bytes, written=pages.written.bytes, then=pages.then.bytes
         )
-        report = _Report(estimator, index, way, progress, whole=not asked.limited)
+        report = _Report(estimator, index, way, progress, not asked.limited)
         if style == output.JSON:
             output.print_document(report.document(), style)
         else:
@@ -129,7 +108,6 @@ def estimate(
 
 async def _fill(cluster: ClusterClient, timeout: float, given: int | None) -> Fill:
     """The fullest member that answers, with the smallest quota that any of them has."""
-    from etcdmaint.compression.capacity import Fill
     from etcdmaint.etcd.types import MemberStatus
 
     used = in_use = 0
@@ -149,52 +127,52 @@ async def _fill(cluster: ClusterClient, timeout: float, given: int | None) -> Fi
     return Fill(used, in_use, quota, quota is not None or any(told < 0 for told in quotas))
 
 
+@dataclass(frozen=True, slots=True)
 class _Report:
-    def __init__(
-        self, estimator: Estimator, index: int, way: Way, progress: Progress, *, whole: bool
-    ) -> None:
-        self._estimator = estimator
-        self._index = index
-        self._way = way
-        self._progress = progress
-        self._whole = whole
-        self._rows = sorted(estimator.rows.values(), key=lambda row: (-row.bytes, row.name))
+    estimator: Estimator
+    index: int
+    way: Way
+    progress: Progress
+    whole: bool
+
+    @property
+    def rows(self) -> list[Row]:
+        """The largest first."""
+        return sorted(self.estimator.rows.values(), key=lambda row: (-row.bytes, row.name))
 
     def tables(self) -> None:
         """For people."""
-        sizes = [format_bytes(size) for size in self._estimator.candidates]
-        rows = []
-        for row in self._rows:
-            at = row.at(self._index)
-            rows.append(
-                [
-                    row.name,
-                    str(row.values),
-                    format_bytes(row.bytes),
-                    *(format_bytes(row.sizes.quantile(share)) for share in (0.5, 0.9, 0.99)),
-                    str(row.values - row.framed - at.values),
-                    *(_saved(row.at(index), row.bytes) for index in range(len(sizes))),
-                ]
-            )
-        whole = sum(row.bytes for row in self._rows)
-        chosen = [self._estimator.chosen(index) for index in range(len(sizes))]
-        values = sum(row.values for row in self._rows)
-        left = values - sum(row.framed for row in self._rows) - chosen[self._index].values
+        sizes = [format_bytes(size) for size in self.estimator.candidates]
+        rows = [
+            [
+                row.name,
+                str(row.values),
+                format_bytes(row.bytes),
+                *(format_bytes(row.sizes.quantile(share)) for share in (0.5, 0.9, 0.99)),
+                str(row.values - row.framed - row.at(self.index).values),
+                *(_saved(row.at(index), row.bytes) for index in range(len(sizes))),
+            ]
+            for row in self.rows
+        ]
+        whole = sum(row.bytes for row in self.rows)
+        chosen = [self.estimator.chosen(index) for index in range(len(sizes))]
+        values = sum(row.values for row in self.rows)
+        left = values - sum(row.framed for row in self.rows) - chosen[self.index].values
         rows.append(
             ["all", str(values), format_bytes(whole), "", "", "", str(left)]
             + [_saved(each, whole) for each in chosen]
         )
         columns = ["RESOURCE", "VALUES", "BYTES", "P50", "P90", "P99", "LEFT"]
         output.print_line(
-            f"What would be saved at each minSize; LEFT stays unframed at {sizes[self._index]}:"
+            f"What would be saved at each minSize; LEFT stays unframed at {sizes[self.index]}:"
         )
         output.print_table([*columns, *sizes], rows, numbers=_NUMBERS | frozenset(sizes))
-        if self._whole:
+        if self.whole:
             print()
             self._print_way()
 
     def _print_way(self) -> None:
-        way, size = self._way, format_bytes(self._estimator.candidates[self._index])
+        way, size = self.way, format_bytes(self.estimator.candidates[self.index])
         quota = format_bytes(way.fill.quota) if way.fill.quota is not None else "none"
         rows = [
             ["quota", quota if way.fill.quota_known else "not known"],
@@ -212,12 +190,11 @@ class _Report:
 
     def document(self) -> dict[str, Any]:
         """For programs."""
-        candidates = self._estimator.candidates
-        way = self._way
+        way = self.way
         document: dict[str, Any] = {
-            "revisions": self._progress.revisions,
-            "consistent": self._progress.consistent,
-            "minSize": candidates[self._index],
+            "revisions": self.progress.revisions,
+            "consistent": self.progress.consistent,
+            "minSize": self.estimator.candidates[self.index],
             "resources": [
                 {
                     "resource": row.name,
@@ -229,19 +206,13 @@ class _Report:
                     "framedAlready": row.framed,
                     "aboveCeiling": row.above,
                     "notRead": row.unread,
-                    "minSizes": [
-                        {"minSize": size, **_document(row.at(index))}
-                        for index, size in enumerate(candidates)
-                    ],
+                    "minSizes": self._at_each(row.at),
                 }
-                for row in self._rows
+                for row in self.rows
             ],
-            "minSizes": [
-                {"minSize": size, **_document(self._estimator.chosen(index))}
-                for index, size in enumerate(candidates)
-            ],
+            "minSizes": self._at_each(self.estimator.chosen),
         }
-        if self._whole:
+        if self.whole:
             document["way"] = {
                 "quota": way.fill.quota,
                 "used": way.fill.used,
@@ -257,18 +228,30 @@ class _Report:
             }
         return document
 
+    def _at_each(self, at: Callable[[int], Class]) -> list[dict[str, int]]:
+        return [
+            {
+                "minSize": size,
+                "framed": at(index).values,
+                "bytesNow": at(index).bare,
+                "bytesThen": at(index).framed,
+                "saved": at(index).bare - at(index).framed,
+            }
+            for index, size in enumerate(self.estimator.candidates)
+        ]
+
     def notes(self, include_secrets: bool) -> list[str]:
         """What ought not to be overlooked."""
         notes = []
-        if self._progress.keys == 0:
+        if self.progress.keys == 0:
             notes.append("NOTHING WAS FOUND: 0 values, no key begins so; is the prefix right?")
         if include_secrets:
             notes.append(f"warning: {SIDE_CHANNEL}")
-        elif number := self._estimator.secrets_left_out:
+        elif number := self.estimator.secrets_left_out:
             notes.append(f"{number} Secrets were left out; --include-secrets takes them in")
-        if unread := sum(row.unread for row in self._rows):
+        if unread := sum(row.unread for row in self.rows):
             notes.append(f"{unread} values are encrypted or damaged and were not looked into")
-        if not self._progress.consistent:
+        if not self.progress.consistent:
             notes.append("the values are not of one revision")
         return notes
 
@@ -276,12 +259,3 @@ class _Report:
 def _saved(at: Class, whole: int) -> str:
     saved = at.bare - at.framed
     return f"{format_bytes(saved)} ({100 * saved / whole:.0f}%)" if at.values and whole else "-"
-
-
-def _document(at: Class) -> dict[str, int]:
-    return {
-        "framed": at.values,
-        "bytesNow": at.bare,
-        "bytesThen": at.framed,
-        "saved": at.bare - at.framed,
-    }

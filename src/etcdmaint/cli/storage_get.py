@@ -13,73 +13,55 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etcdmaint.cli import output, stored_key
+from etcdmaint.cli import flags, output, stored_key
 from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.interruption import run
+from etcdmaint.cli.parameters import KEY
 from etcdmaint.cli.scanning import opened, resource_named
 from etcdmaint.cli.storage_codes import CODES_OF_ONE_VALUE, NO_SUCH_KEY, code_of_value
-from etcdmaint.cli.stored_document import document_of, may_be_secret
+from etcdmaint.cli.stored_document import document_of, holds_secret
+from etcdmaint.compression.contents import Form, examine
+from etcdmaint.compression.resources import Keyspace, Location, shown
 from etcdmaint.errors import InvalidInput
 from etcdmaint.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from etcdmaint.compression.contents import Form
     from etcdmaint.compression.encryption.chain import EncryptionChain
-    from etcdmaint.compression.resources import Keyspace
     from etcdmaint.etcd.cluster import ClusterClient
     from etcdmaint.etcd.types import KeyValue
 
 _MOST_LISTED = 500
 # What a history may hold; objects take some times as much while they are shown.
 _MOST_BYTES = 32 << 20
-# As the other commands: at most so many Decrypt calls a second to a KMS plugin.
-_KMS_RATE = 10.0
 
 
-@click.command(
-    "get",
-    epilog=CODES_OF_ONE_VALUE,
-)
+@click.command("get", epilog=CODES_OF_ONE_VALUE)
 @click.argument("target", metavar="KEY|RESOURCE")
 @click.argument("name", required=False)
 @with_connection
-@click.option("-n", "--namespace", default="", help="The object's namespace.")
-@click.option(
-    "--storage-prefix",
-    default="/registry",
-    show_default=True,
-    metavar="PREFIX",
-    help="kube-apiserver's --etcd-prefix: where its objects are.",
-)
-@click.option(
-    "--encryption-config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="kube-apiserver's --encryption-provider-config.",
-)
+@click.option("-n", "--namespace", help="The object's namespace.")
+@flags.storage_prefix
+@flags.encryption_config
 @click.option(
     "--history",
     is_flag=True,
     help="Every revision of it that is left, newest first, also of one that was deleted.",
 )
 @click.option("--raw", is_flag=True, help="The bytes as etcd has them, with nothing taken off.")
-@click.option("--show-secrets", is_flag=True, help="Show the values of Secrets.")
-@click.option(
-    "--to-terminal", is_flag=True, help="Write raw bytes even where they reach a terminal."
-)
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice([output.YAML, output.JSON]),
+@flags.show_secrets
+@flags.to_terminal
+@flags.output_flag(
+    output.YAML,
+    output.JSON,
+    default=None,
     help="How to write it. Default: yaml, and a table for a list.",
 )
 def get(
     connection: Connection,
     target: str,
     name: str | None,
-    namespace: str,
-    storage_prefix: str,
+    namespace: str | None,
+    keyspace: Keyspace,
     encryption_config: Path | None,
     history: bool,
     raw: bool,
@@ -92,16 +74,13 @@ def get(
     Custom resources and the kinds that matter most in trouble come out as kubectl would show them,
     other protobuf by the numbers of its fields.
     """
-    from etcdmaint.compression.resources import Keyspace
-
-    keyspace = Keyspace(storage_prefix.encode("utf-8", "surrogateescape"))
     key, single = _key(keyspace, target, name, namespace)
     if raw and history:
         raise InvalidInput("--raw", "cannot be given beside --history")
     if raw and sys.stdout.isatty() and not to_terminal:
         raise InvalidInput("--raw", "would reach a terminal: give --to-terminal if that is meant")
 
-    chain = _chain(encryption_config)
+    chain = flags.chain_of(encryption_config)
 
     async def work() -> int:
         async with opened(connection) as cluster:
@@ -112,37 +91,23 @@ def get(
                 return await getting.history(cluster, key)
             return await getting.one(cluster, key, raw=raw)
 
-    try:
-        return run(work())
-    finally:
-        if chain is not None:
-            chain.close()
+    return run(work())
 
 
-def _chain(path: Path | None) -> EncryptionChain | None:
-    if path is None:
-        return None
-    from etcdmaint.compression.encryption.chain import EncryptionChain
-    from etcdmaint.compression.encryption.configuration import EncryptionConfiguration
-    from etcdmaint.compression.encryption.pace import Pace
-
-    return EncryptionChain(EncryptionConfiguration.read(path), pace=Pace(_KMS_RATE))
-
-
-def _key(keyspace: Keyspace, target: str, name: str | None, namespace: str) -> tuple[bytes, bool]:
+def _key(
+    keyspace: Keyspace, target: str, name: str | None, namespace: str | None
+) -> tuple[bytes, bool]:
     """The key, and whether it is one object's: else it is what the keys of a list begin with."""
-    from etcdmaint.compression.resources import Location
 
     if target.startswith("/"):
         if name or namespace:
             raise InvalidInput("KEY", "is whole: no name and no namespace beside it")
-        return target.encode("utf-8", "surrogateescape"), True
+        return KEY.read(target), True
     group, resource = resource_named(keyspace, target)
     if name:
-        return keyspace.key(Location(group, resource, namespace, name)), True
+        return keyspace.key(Location(group, resource, namespace or "", name)), True
     prefix = keyspace.prefix(group, resource)
-    inside = namespace.encode("utf-8", "surrogateescape")
-    return prefix + (inside + b"/" if inside else b""), False
+    return prefix + (KEY.read(f"{namespace}/") if namespace else b""), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +160,6 @@ class _Getting:
 
     async def list(self, cluster: ClusterClient, prefix: bytes) -> int:
         """What keys there are, and in which form; nothing is decrypted for that."""
-        from etcdmaint.compression.contents import examine
-        from etcdmaint.compression.resources import shown
 
         documents: list[dict[str, Any]] = []
         count = 0
@@ -230,44 +193,30 @@ class _Getting:
         return 0
 
     def _missing(self, key: bytes, advice: str = "") -> int:
-        from etcdmaint.compression.resources import shown
 
         output.print_note(f"etcdmaint: there is nothing at {shown(key)}{advice}")
         return NO_SUCH_KEY
 
     def _raw(self, kv: KeyValue) -> int:
-        from etcdmaint.compression.stored_value import ENCRYPTED_MAGIC
-
-        if not kv.value.startswith(ENCRYPTED_MAGIC) and self._hidden(kv):
+        if self._hides(kv, kv.value):
             raise InvalidInput("--show-secrets", "this is a Secret: it is shown with this flag")
-        sys.stdout.buffer.write(kv.value)
-        sys.stdout.buffer.flush()
+        output.print_bytes(kv.value)
         return 0
 
-    def _hidden(self, kv: KeyValue) -> bool:
-        """Whether this is a Secret, by where it lies or by what it says, and not to be shown."""
-        from etcdmaint.compression.stored_value import identify
-
-        if self.show_secrets:
-            return False
-        _, plaintext = self._examined(kv)
-        octets = kv.value if plaintext is None else plaintext
-        by_key = self.keyspace.resource(kv.key) == ("", "secrets")
-        return by_key or may_be_secret(identify(octets), octets)
+    def _hides(self, kv: KeyValue, value: bytes) -> bool:
+        """Whether this is a Secret's, by where it lies or by what it says, and not to be shown."""
+        return not self.show_secrets and holds_secret(value, self.keyspace.resource(kv.key))
 
     def _document(self, kv: KeyValue) -> tuple[dict[str, Any], int]:
         """The object, or why it cannot be shown, and the exit code for that."""
-        from etcdmaint.compression.stored_value import identify
-
         form, plaintext = self._examined(kv)
         located = self.keyspace.resource(kv.key) is not None
         code = code_of_value(form.content, located=located)
         if plaintext is None:
             return {"form": str(form), "size": len(kv.value)}, code
-        return document_of(plaintext, identify(plaintext), hide=self._hidden(kv)), code
+        return document_of(plaintext, hide=self._hides(kv, plaintext)), code
 
     def _examined(self, kv: KeyValue) -> tuple[Form, bytes | None]:
-        from etcdmaint.compression.contents import examine
 
         found = self.keyspace.resource(kv.key)
         if self.chain is None or found is None:

@@ -9,15 +9,10 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.connection import Connection, with_connection
+from etcdmaint.cli.flags import output_flag
 from etcdmaint.cli.interruption import run
-from etcdmaint.cli.scanning import (
-    Asked,
-    note_token,
-    read_policy,
-    reading,
-    watched,
-    with_scanning,
-)
+from etcdmaint.cli.parameters import FILE
+from etcdmaint.cli.scanning import Asked, note_token, read_policy, reading, watched, with_scanning
 from etcdmaint.errors import InvalidInput
 from etcdmaint.files import MOST_OF_A_VALUE, read_whole
 
@@ -37,8 +32,7 @@ EXIT_CODES = (
 @click.option(
     "--policy",
     "policy_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
+    type=FILE,
     help="A StorageCompressionConfiguration: count what it would have stored otherwise.",
 )
 @click.option(
@@ -59,15 +53,7 @@ EXIT_CODES = (
     metavar="TOKEN",
     help="Go on where a scan was broken off; -: the token is on standard input.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice([output.TABLE, output.JSON, "csv"]),
-    default=output.TABLE,
-    show_default=True,
-    help="How to write it.",
-)
+@output_flag(output.TABLE, output.JSON, output.CSV)
 def scan(
     connection: Connection,
     asked: Asked,
@@ -83,7 +69,7 @@ def scan(
     Reads from a follower, never from a member that is being defragmented, and waits while somebody
     else works on this cluster. Nothing is written.
     """
-    if style == "csv" and (policy_file or top or history):
+    if style == output.CSV and (policy_file or top or history):
         raise InvalidInput(
             "-o csv", "has values and bytes alone: take -o json for --policy, --top and --history"
         )
@@ -116,26 +102,12 @@ def scan(
             found = None
             try:
                 async with watched(state.progress, etcd.governor):
-                    await audit(
-                        state,
-                        etcd.source,
-                        clock=etcd.clock,
-                        courtesy=etcd.courtesy,
-                        governor=etcd.governor,
-                        timing=etcd.timing,
-                    )
+                    await audit(state, etcd.source, **etcd.terms)
                 if history:
                     past = Progress(asked.spans)
                     async with watched(past, etcd.governor, "old revisions: "):
                         found = await compare(
-                            etcd.source,
-                            past,
-                            asked.keyspace,
-                            clock=etcd.clock,
-                            courtesy=etcd.courtesy,
-                            governor=etcd.governor,
-                            timing=etcd.timing,
-                            keep=top,
+                            etcd.source, past, asked.keyspace, keep=top, **etcd.terms
                         )
             except BaseException:
                 if state.progress.keys:

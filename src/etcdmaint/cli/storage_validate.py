@@ -15,6 +15,7 @@ import click
 
 from etcdmaint.cli import output
 from etcdmaint.cli.exits import ExitCode
+from etcdmaint.cli.flags import output_flag
 from etcdmaint.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ _oldest = click.option(
     "--min-compatibility-version",
     "oldest",
     default="1.38",
-    show_default=True,
     metavar="VERSION",
     help="The API server's: the oldest release that must read what it writes.",
 )
@@ -43,15 +43,7 @@ _oldest = click.option(
 @click.argument("file", type=click.Path(dir_okay=False))
 @_stage
 @_oldest
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice([output.TABLE, output.JSON]),
-    default=output.TABLE,
-    show_default=True,
-    help="How to write it.",
-)
+@output_flag(output.TABLE, output.JSON)
 def validate(file: str, stage: str | None, oldest: str, style: str) -> int:
     """Check a file that an API server loads: an EncryptionConfiguration, or a
     StorageCompressionConfiguration, also in the form of the custom resource. FILE may be -.
@@ -217,9 +209,7 @@ def _render(
         return b"", tuple(found)
     data = rendering.render(written)
     problems = policy.problems(
-        data,
-        stage=policy.Stage(stage or _stage_of(document)),
-        min_compatibility_version=oldest,
+        data, stage=policy.Stage(stage or _stage_of(document)), min_compatibility_version=oldest
     )
     # The lines are those of a file that nobody has seen.
     return data, tuple(Problem(0, f"spec.{each.field}", each.fault) for each in problems)

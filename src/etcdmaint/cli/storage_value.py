@@ -9,18 +9,19 @@ library.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from etcdmaint import errors
-from etcdmaint.cli import output
-from etcdmaint.cli.connection import CONNECTION_FLAGS, connection_from
+from etcdmaint.cli import flags, output
+from etcdmaint.cli.connection import Connection, with_connection
 from etcdmaint.cli.interruption import run
+from etcdmaint.cli.parameters import HEX, KEY
 from etcdmaint.cli.scanning import opened
 from etcdmaint.cli.storage_codes import (
     CODES_OF_ONE_VALUE,
@@ -30,10 +31,10 @@ from etcdmaint.cli.storage_codes import (
     NO_KEY,
     NO_SUCH_KEY,
 )
-from etcdmaint.cli.stored_document import document_of, may_be_secret
+from etcdmaint.cli.stored_document import MOST_LAYERS, document_of, holds_secret, told_of
 from etcdmaint.cli.stored_key import read
 from etcdmaint.compression import frame
-from etcdmaint.compression.resources import Keyspace, Location, escaped, shown
+from etcdmaint.compression.resources import Keyspace, escaped, shown
 from etcdmaint.compression.stored_value import Form, StoredValue, identify
 from etcdmaint.errors import EtcdmaintError, InvalidInput
 from etcdmaint.files import MOST_OF_A_VALUE, read_whole
@@ -46,55 +47,43 @@ _CODES: tuple[tuple[type[EtcdmaintError], int], ...] = (
     (errors.EncryptionKeyMissing, NO_KEY),
     (errors.DecryptionFailed, CORRUPT),
 )
-_CONNECTING = tuple(str(flag.name) for flag in CONNECTION_FLAGS)
 _NO_OBJECT = "the key is an object's, and no serializer of Kubernetes writes this: it is damaged"
-# More layers than any writer puts on.
-_MAX_LAYERS = 8
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The flags that every command has."""
+    """What every command is asked for."""
 
     value: bytes
     key: bytes
-    prefix: bytes
+    keyspace: Keyspace
     encryption_config: Path | None
     show_secrets: bool
-
-    @property
-    def location(self) -> Location | None:
-        """The object that --etcd-key names, if it names one."""
-        return Keyspace(self.prefix).locate(self.key)
-
-    def is_secret(self, found: StoredValue, value: bytes) -> bool:
-        """Whether this is a Secret, by what it says or by where it lies."""
-        at = Keyspace(self.prefix).resource(self.key)
-        return at == ("", "secrets") or may_be_secret(found, value)
+    style: str
+    to_terminal: bool = False
 
     def no_object(self, form: str) -> bool:
         """Whether something that no serializer of Kubernetes writes lies where an object must."""
-        return form in (Form.OPAQUE, Form.EMPTY) and self.location is not None
+        lost = form in (Form.OPAQUE, Form.EMPTY)
+        return lost and self.keyspace.locate(self.key) is not None
+
+    def hides(self, value: bytes) -> bool:
+        """Whether this is a Secret's, by what it says or by where it lies, and not to be shown."""
+        return not self.show_secrets and holds_secret(value, self.keyspace.resource(self.key))
 
     def chain(self) -> Any:
         """The encryption of the key's resource. Raises InvalidInput where a flag is missing."""
-        from etcdmaint.compression.encryption.chain import EncryptionChain
-        from etcdmaint.compression.encryption.configuration import EncryptionConfiguration
-
         if self.encryption_config is None:
             raise errors.EncryptionKeyMissing(
                 "the value is encrypted: give --encryption-config and --etcd-key"
             )
         if not self.key:
             raise InvalidInput("--etcd-key", "is needed: it chooses the keys and is authenticated")
-        at = self.location
+        at = self.keyspace.locate(self.key)
         if at is None:
             raise InvalidInput("--etcd-key", "is of no known resource below --storage-prefix")
-        chain = EncryptionChain(EncryptionConfiguration.read(self.encryption_config))
-        # It may have dialled a KMS plugin.
-        click.get_current_context().call_on_close(chain.close)
+        chain = flags.chain_of(self.encryption_config)
+        assert chain is not None
         return chain.for_resource(at.group, at.resource)
 
 
@@ -103,138 +92,80 @@ def _code_for(error: EtcdmaintError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), 0)
 
 
-def _options(function: Command) -> Command:
-    for option in reversed(
-        (
-            click.argument("file", default="-", type=click.Path(dir_okay=False), required=False),
-            click.option("--hex", "hexed", metavar="HEX", help="The value itself, as hex digits."),
-            click.option(
-                "--etcd-key",
-                default="",
-                metavar="KEY",
-                help="Where the value lies; with --endpoints it is read from there.",
-            ),
-            click.option(
-                "--storage-prefix",
-                default="/registry",
-                show_default=True,
-                metavar="PREFIX",
-                help="kube-apiserver's --etcd-prefix: where its objects are.",
-            ),
-            click.option(
-                "--encryption-config",
-                type=click.Path(dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="kube-apiserver's --encryption-provider-config.",
-            ),
-            click.option("--show-secrets", is_flag=True, help="Show the values of Secrets."),
-        )
-    ):
-        function = option(function)
-    # click collects a function's options from here, the last one first.
-    own = function.__click_params__  # type: ignore[attr-defined]  # click's own place
-    function.__click_params__ = [*reversed(CONNECTION_FLAGS), *own]  # type: ignore[attr-defined]  # as above
-    return function
-
-
-def _style(*styles: str) -> Callable[[Command], Command]:
-    return click.option(
-        "-o",
-        "style",
-        type=click.Choice(styles),
-        default=styles[0],
-        show_default=True,
-        help="How to write it.",
-    )
-
-
-_to_terminal = click.option(
-    "--to-terminal", is_flag=True, help="Write raw bytes even where they reach a terminal."
-)
-
-
-def _asked(
-    connecting: dict[str, Any],
-    file: str,
-    hexed: str | None,
-    etcd_key: str,
-    storage_prefix: str,
-    encryption_config: Path | None,
-    show_secrets: bool,
-) -> Asked | None:
-    """What the flags ask for; None where there is nothing at the key."""
-    key = etcd_key.encode("utf-8", "surrogateescape")
-    prefix = storage_prefix.encode("utf-8", "surrogateescape")
-    # The environment of somebody who works with etcdctl must not change what a file is.
-    source = click.get_current_context().get_parameter_source
-    if any(source(name) is ParameterSource.COMMANDLINE for name in connecting):
+def _value(
+    connection: Connection | None, file: str, hexed: bytes | None, key: bytes
+) -> bytes | None:
+    """What the flags lead to; None where there is nothing at the key."""
+    if connection is not None:
         if file != "-" or hexed is not None:
             raise InvalidInput("--endpoints", "cannot be given beside a file or --hex")
-        value = _from_etcd(key, connecting)
-    else:
-        value = _from_here(file, hexed)
-    if value is None:
-        return None
-    return Asked(value, key, prefix, encryption_config, show_secrets)
-
-
-def _from_etcd(key: bytes, connecting: dict[str, Any]) -> bytes | None:
-    if not key:
-        raise InvalidInput("--etcd-key", "is needed: it says what to read")
-    connection = connection_from(**connecting)
-
-    async def work() -> bytes | None:
-        async with opened(connection) as cluster:
-            found = await read(cluster, key, timeout=connection.command_timeout)
-            return found.kvs[0].value if found.kvs else None
-
-    return run(work())
-
-
-def _from_here(file: str, hexed: str | None) -> bytes:
+        if not key:
+            raise InvalidInput("--etcd-key", "is needed: it says what to read")
+        return run(_stored(connection, key))
     if hexed is not None:
         if file != "-":
             raise InvalidInput("--hex", "cannot be given beside a file")
-        try:
-            return bytes.fromhex(hexed)
-        except ValueError:
-            # Not quoted: it may be a Secret's.
-            raise InvalidInput("--hex", "must be pairs of hex digits") from None
+        return hexed
     if file == "-":
         return read_whole(sys.stdin.buffer, field="standard input", most=MOST_OF_A_VALUE)
     return read_whole(Path(file), field=file, most=MOST_OF_A_VALUE)
 
 
-def _command(name: str, *decorators: Callable[[Any], Any]) -> Callable[[Callable[..., int]], Any]:
+async def _stored(connection: Connection, key: bytes) -> bytes | None:
+    async with opened(connection) as cluster:
+        found = await read(cluster, key, timeout=connection.command_timeout)
+        return found.kvs[0].value if found.kvs else None
+
+
+def _command(name: str, *styles: str) -> Callable[[Callable[[Asked], int]], click.Command]:
     """A command on one value; the library's errors become its exit code."""
 
-    def decorate(function: Callable[..., int]) -> Any:
-        def run(style: str, to_terminal: bool = False, **flags: Any) -> int:
-            connecting = {name: flags.pop(name) for name in _CONNECTING}
-            asked = _asked(connecting, **flags)
-            if asked is None:
-                key = str(flags["etcd_key"]).encode("utf-8", "surrogateescape")
-                output.print_note(f"etcdmaint: there is nothing at {shown(key)}")
+    def decorate(function: Callable[[Asked], int]) -> click.Command:
+        def command(
+            connection: Connection | None,
+            file: str,
+            hexed: bytes | None,
+            etcd_key: bytes,
+            **more: Any,
+        ) -> int:
+            value = _value(connection, file, hexed, etcd_key)
+            if value is None:
+                output.print_note(f"etcdmaint: there is nothing at {shown(etcd_key)}")
                 return NO_SUCH_KEY
             try:
-                return function(asked, style, to_terminal)
+                return function(Asked(value, etcd_key, **more))
             except EtcdmaintError as error:
                 if not (code := _code_for(error)):
                     raise
                 output.print_note(f"etcdmaint: {error}")
                 return code
 
-        run.__doc__ = function.__doc__
-        wrapped: Any = run
-        for decorator in (*decorators, _options):
-            wrapped = decorator(wrapped)
-        return click.command(name, epilog=CODES_OF_ONE_VALUE)(wrapped)
+        wrapped: Any = command
+        for flag in (
+            *((flags.to_terminal,) if "raw" in styles else ()),
+            flags.output_flag(*styles),
+            flags.show_secrets,
+            flags.encryption_config,
+            flags.storage_prefix,
+            click.option(
+                "--etcd-key",
+                type=KEY,
+                default="",
+                show_default=False,
+                help="Where the value lies; with --endpoints it is read from there.",
+            ),
+            click.option("--hex", "hexed", type=HEX, help="The value itself, as hex digits."),
+            click.argument("file", default="-", type=click.Path(dir_okay=False), required=False),
+            partial(with_connection, optional=True),
+        ):
+            wrapped = flag(wrapped)
+        return click.command(name, epilog=CODES_OF_ONE_VALUE, help=function.__doc__)(wrapped)
 
     return decorate
 
 
-@_command("identify", _style("text", "json", "yaml"))
-def identify_(asked: Asked, style: str, _to_terminal: bool) -> int:
+@_command("identify", "text", "json", "yaml")
+def identify_(asked: Asked) -> int:
     """Tell what a value is, layer by layer, without showing any of it.
 
     An encrypted value is opened where --encryption-config and --etcd-key are given.
@@ -250,68 +181,66 @@ def identify_(asked: Asked, style: str, _to_terminal: bool) -> int:
         layers[-1]["fault"] = f"{error.reason}: {error}"
     if not code and asked.no_object(layers[-1]["form"]):
         layers[-1]["fault"], code = _NO_OBJECT, CORRUPT
-    if style == "text":
+    if asked.style == "text":
         for depth, layer in enumerate(layers):
             for name, value in layer.items():
                 click.echo(f"{'  ' * depth}{name}: {escaped(str(value))}")
     else:
-        output.print_document(layers, style)
+        output.print_document(layers, asked.style)
     return code
 
 
-@_command("show", _style("yaml", "json", "raw", "hex"), _to_terminal)
-def show(asked: Asked, style: str, to_terminal: bool) -> int:
+@_command("show", "yaml", "json", "raw", "hex")
+def show(asked: Asked) -> int:
     """Show the object in a value, whatever layers are around it.
 
     Protobuf is shown by the numbers of its fields, but for a few kinds that are known. A Secret's
     data is left out unless --show-secrets is given.
     """
     *_, (_, plaintext) = _layers(asked, opening=True)
-    found = identify(plaintext)
-    if style in ("raw", "hex"):
-        return _write_bytes(asked, plaintext, style, to_terminal)
-    hide = not asked.show_secrets and _holds_secret(asked, plaintext)
-    output.print_document(document_of(plaintext, found, hide=hide), style)
-    if asked.no_object(found.form):
+    if asked.style in ("raw", "hex"):
+        return _write_bytes(asked, plaintext)
+    output.print_document(document_of(plaintext, hide=asked.hides(plaintext)), asked.style)
+    if asked.no_object(identify(plaintext).form):
         output.print_note(f"etcdmaint: {_NO_OBJECT}")
         return CORRUPT
     return 0
 
 
-@_command("frame", _style("raw", "hex"), _to_terminal)
-def frame_(asked: Asked, style: str, to_terminal: bool) -> int:
+@_command("frame", "raw", "hex")
+def frame_(asked: Asked) -> int:
     """Frame a plaintext, as a writer of KEP-6264 does for a value that its policy selects."""
     try:
         framed = frame.encode(asked.value)
     except frame.PlaintextTooLarge as error:
         raise InvalidInput("", str(error)) from None
-    return _write_bytes(asked, framed, style, to_terminal)
+    return _write_bytes(asked, framed)
 
 
-@_command("unframe", _style("raw", "hex"), _to_terminal)
-def unframe(asked: Asked, style: str, to_terminal: bool) -> int:
+@_command("unframe", "raw", "hex")
+def unframe(asked: Asked) -> int:
     """Take the frame off a value; one that has none comes out as it went in."""
-    return _write_bytes(asked, frame.decode(asked.value), style, to_terminal)
+    return _write_bytes(asked, frame.decode(asked.value))
 
 
-@_command("decrypt", _style("raw", "hex"), _to_terminal)
-def decrypt(asked: Asked, style: str, to_terminal: bool) -> int:
+@_command("decrypt", "raw", "hex")
+def decrypt(asked: Asked) -> int:
     """Take the encryption off a value, and nothing else: a frame stays on."""
     plaintext, _ = asked.chain().from_storage(asked.value, asked.key)
-    return _write_bytes(asked, plaintext, style, to_terminal)
+    return _write_bytes(asked, plaintext)
 
 
-@_command("encrypt", _style("raw", "hex"), _to_terminal)
-def encrypt(asked: Asked, style: str, to_terminal: bool) -> int:
+@_command("encrypt", "raw", "hex")
+def encrypt(asked: Asked) -> int:
     """Encrypt a value as the first provider of its resource writes it."""
     stored = asked.chain().to_storage(asked.value, asked.key)
-    return _write_bytes(asked, stored, style, to_terminal)
+    return _write_bytes(asked, stored)
 
 
-def _layers(asked: Asked, *, opening: bool) -> Any:
+def _layers(asked: Asked, *, opening: bool) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Each layer from the outside in: what it is, and what it holds. Raises where one stays shut."""
     value = asked.value
-    for _ in range(_MAX_LAYERS):
+    for _ in range(MOST_LAYERS):
         found = identify(value)
         yield _described(value, found), value
         if found.form is Form.FRAME:
@@ -323,8 +252,7 @@ def _layers(asked: Asked, *, opening: bool) -> Any:
 
 
 def _described(value: bytes, found: StoredValue) -> dict[str, Any]:
-    told = {name: content for name, content in asdict(found).items() if content != ""}
-    told["form"] = str(found.form)
+    told = told_of(found)
     if found.form is Form.FRAME:
         seen = frame.describe(value)
         names = {int(known): known.name.lower() for known in frame.Algorithm}
@@ -343,32 +271,14 @@ def _checksum(number: int | None) -> str | None:
     return None if number is None else f"{number:08x}"
 
 
-def _write_bytes(asked: Asked, value: bytes, style: str, to_terminal: bool) -> int:
+def _write_bytes(asked: Asked, value: bytes) -> int:
     """Write bytes, unless they are a Secret's or would reach a terminal."""
-    if not asked.show_secrets and _holds_secret(asked, value):
+    if asked.hides(value):
         raise InvalidInput("--show-secrets", "this is a Secret: its value is shown with this flag")
-    if style == "hex":
+    if asked.style == "hex":
         click.echo(value.hex())
         return 0
-    if sys.stdout.isatty() and not to_terminal:
+    if sys.stdout.isatty() and not asked.to_terminal:
         raise InvalidInput("-o raw", "would reach a terminal: use -o hex, or give --to-terminal")
-    sys.stdout.buffer.write(value)
-    sys.stdout.buffer.flush()
+    output.print_bytes(value)
     return 0
-
-
-def _holds_secret(asked: Asked, value: bytes) -> bool:
-    """Whether anybody could read a Secret out of these bytes: ciphertext alone is none."""
-    for _ in range(_MAX_LAYERS):
-        found = identify(value)
-        if found.form is Form.ENCRYPTED:
-            return False
-        if asked.is_secret(found, value):
-            return True
-        if found.form is not Form.FRAME:
-            return False
-        try:
-            value = frame.decode(value)
-        except frame.FrameError:
-            return False
-    return True

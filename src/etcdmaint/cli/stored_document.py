@@ -6,21 +6,46 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from etcdmaint.compression.stored_value import Form, StoredValue
+from etcdmaint.compression import frame
+from etcdmaint.compression.stored_value import Form, StoredValue, identify
 
 _MOST_DEPTH = 128
+MOST_LAYERS = 8
+"""More than any writer puts on."""
 
 
-def may_be_secret(found: StoredValue, value: bytes) -> bool:
-    """Whether a value says that it is a Secret, or is too damaged to say so and has the word in it."""
-    damaged = found.form in (Form.OPAQUE, Form.FRAME)
-    return found.is_secret or (damaged and b"Secret" in value)
-
-
-def document_of(value: bytes, found: StoredValue, *, hide: bool) -> dict[str, Any]:
-    """The object as a document; of a Secret only what it is called."""
+def told_of(found: StoredValue) -> dict[str, Any]:
+    """What a value says of itself."""
     told = {name: content for name, content in asdict(found).items() if content != ""}
-    told["form"] = str(found.form)
+    return told | {"form": str(found.form)}
+
+
+def holds_secret(value: bytes, at: tuple[str, str] | None) -> bool:
+    """Whether anybody could read a Secret out of these bytes: ciphertext alone is none.
+
+    It is one by what it says, or by where it lies, if that is known; or it is too damaged to say so and
+    has the word in it.
+    """
+    for _ in range(MOST_LAYERS):
+        found = identify(value)
+        if found.form is Form.ENCRYPTED:
+            return False
+        damaged = found.form in (Form.OPAQUE, Form.FRAME)
+        if at == ("", "secrets") or found.is_secret or (damaged and b"Secret" in value):
+            return True
+        if found.form is not Form.FRAME:
+            return False
+        try:
+            value = frame.decode(value)
+        except frame.FrameError:
+            return False
+    return True
+
+
+def document_of(value: bytes, *, hide: bool) -> dict[str, Any]:
+    """The object as a document; of a Secret only what it is called."""
+    found = identify(value)
+    told = told_of(found)
     if hide:
         return told | {"hidden": "the value of a Secret; --show-secrets shows it"}
     try:

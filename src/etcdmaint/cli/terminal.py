@@ -11,8 +11,13 @@ import contextlib
 import uuid
 from collections.abc import Callable
 
+from etcdmaint.cli.connection import Connection
+from etcdmaint.cli.progress import Progress
+from etcdmaint.clock import SystemClock
 from etcdmaint.defrag.process import process_holder
-from etcdmaint.defrag.run import RunState, Target
+from etcdmaint.defrag.run import RunRequest, RunState, Target
+from etcdmaint.defrag.sweep import Sweep
+from etcdmaint.defrag.timing import Timing
 
 
 class TerminalSurroundings:
@@ -67,3 +72,31 @@ class ProcessFence:
 
     def assert_held(self) -> None:
         """Always held."""
+
+
+class Parts:
+    """What the sweeps of one command are made of; within one event loop, where they stop together."""
+
+    def __init__(self, connection: Connection, volume_size: int | None, progress: Progress) -> None:
+        self.progress = progress
+        self.surroundings = TerminalSurroundings(
+            Target(seeds=connection.seeds, access=connection.access, volume_size=volume_size)
+        )
+        self.fence = ProcessFence()
+        self.clock = SystemClock()
+        self.timing = Timing(
+            dial_timeout=connection.dial_timeout, rpc_timeout=connection.command_timeout
+        )
+
+    def sweep(self, request: RunRequest, break_lock: bool) -> Sweep:
+        """One run."""
+        return Sweep(
+            request,
+            surroundings=self.surroundings,
+            journal=MemoryJournal(self.progress.state),
+            fence=self.fence,
+            audience=self.progress,
+            clock=self.clock,
+            timing=self.timing,
+            break_lock=break_lock,
+        )
