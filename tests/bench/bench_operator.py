@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from etcdmaint.defrag.timing import Timing
+from etcdmaint.operator import OperatorOptions
 from tests.cluster.objects import connect, install_crds, path_of
 from tests.cluster.operators import QUICK, OperatorProcess, grant_everywhere
 from tests.controlplane.apiserver import ControlPlane
@@ -26,6 +27,7 @@ from .page import table
 
 REST = 60.0
 TICK = os.sysconf("SC_CLK_TCK")
+LEASE = ("lease_duration", "renew_deadline", "retry_period")
 
 
 @contextmanager
@@ -93,7 +95,8 @@ def measure(folder: Path, urls: list[str], runs: int, what: str) -> list[str]:
         began = time.monotonic()
         # The timings that people have, not those that tests shrink.
         usual = {name: getattr(Timing(), name) for name in QUICK}
-        operator = OperatorProcess(folder, plane, timing=usual)
+        lease = {name: getattr(OperatorOptions(), name) for name in LEASE}
+        operator = OperatorProcess(folder, plane, timing=usual, **lease)
         stack.callback(operator.kill)
         operator.start()
         operator.wait_leading()
