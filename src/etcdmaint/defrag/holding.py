@@ -71,16 +71,18 @@ async def _wait_in_line(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Non
 
 
 async def _have_sizes_told(ctx: RunContext, took: float) -> None:
-    """Two commits, so that the sizes are not those of an idle hour ago (D23).
+    """Three commits, so that the sizes are not those of an idle hour ago (D23).
 
-    The slot was a write: its commit lets go of the pages that were freed before, but not where a read
-    transaction of the commit before is still open; the next one does. `took`: seconds of that write.
+    A commit lets go of the pages that were freed before, unless the read transaction that it replaces
+    is still open just then: so it may take a second one. And it tells what was free before it, so one
+    more says so. The slot was the first write; `took`: seconds of that.
     """
-    pause = max(ctx.timing.commit_interval / 2, 2 * took)
+    pause = max(ctx.timing.commit_interval / 3, 2 * took)
     await ctx.clock.sleep(pause)
-    if ctx.slot is not None:
-        await ctx.slot.mark(ctx.link.client(), None, ctx.clock.now())
-        await ctx.clock.sleep(pause)
+    for _ in range(2):
+        if ctx.slot is not None:
+            await ctx.slot.mark(ctx.link.client(), None, ctx.clock.now())
+            await ctx.clock.sleep(pause)
 
 
 def check_releases(ctx: RunContext, observation: Observation) -> None:

@@ -33,8 +33,8 @@ class Timing:
     idle_samples: int = 3
     idle_interval: float = 1.0
     missing_grace: float = 30.0
-    commit_interval: float = 0.3
-    """After two writes, until every member says what it has in use: an idle etcd never updates it. Longer
+    commit_interval: float = 0.45
+    """After three writes, until every member says what it has in use: an idle etcd never updates it. Longer
     where writing takes long."""
     slotless_pause: float = 3.0
     slot_margin: float = 60.0
