@@ -141,6 +141,7 @@ def test_a_person_with_the_command_line_is_told_who_holds_the_cluster(
             answered.wait(60)
             return
         command = [sys.executable, "-m", "etcdmaint", "defrag", "--all"]
+        command += ["--dial-timeout=20s", "--command-timeout=20s"]
         endpoints = f"--endpoints={','.join(etcd.client_urls)}"
         answers.append(
             subprocess.run(
@@ -208,7 +209,7 @@ def test_an_operator_that_loses_its_lease_ends_with_1_and_leaves_etcd_alone(
     etcd = filled(etcd_cluster_factory)
     names = {member.name: member.id_hex for member in etcd.members}
     connect(own_plane, "work", etcd)
-    lease = {"lease_duration": 8.0, "renew_deadline": 5.0, "retry_period": 1.0}
+    lease = {"lease_duration": 16.0, "renew_deadline": 12.0, "retry_period": 1.0}
     with ApiProxy(own_plane, tmp_path) as proxy:
         with (
             OperatorProcess(tmp_path, own_plane, kubeconfig=proxy.kubeconfig, **lease) as operator,

@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.member import Member
 from tests.controlplane.processes import wait_until
 from tests.controlplane.stalling import hold_snapshot
+from tests.unit.cli.commandline import CommandLine, Said
 
 SLOT = b"etcdmaint.io/lock"
+
+# What a busy machine may need, for whoever asks by way of the environment. A test in which a member
+# hangs says by flags how long to wait for it.
+PATIENCE = {"ETCDCTL_DIAL_TIMEOUT": "20s", "ETCDCTL_COMMAND_TIMEOUT": "20s"}
 
 # The real command with one hook: at a member's turn, just before its Defragment is sent, it waits
 # for the test. Opened any earlier, a stalled snapshot would defer the run (D16).
@@ -42,6 +47,13 @@ main()
 """
 
 
+class PatientCommandLine(CommandLine):
+    """Calls `etcdmaint` with that."""
+
+    def __call__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Said:
+        return super().__call__(*arguments, environment={**PATIENCE, **(environment or {})})
+
+
 def endpoints(cluster: EtcdCluster) -> str:
     """The flag that leads to the cluster."""
     return "--endpoints=" + ",".join(cluster.client_urls)
@@ -57,6 +69,7 @@ class HeldDefrag:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **PATIENCE},
             start_new_session=True,
         )
         self._errors: list[str] = []

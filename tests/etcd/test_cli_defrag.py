@@ -19,7 +19,7 @@ from tests.controlplane.gateway import GatewayError
 from tests.controlplane.tls import ClusterTls
 from tests.unit.cli.commandline import CommandLine, one_sentence
 
-from .commandline import SLOT, endpoints, held_defrag
+from .commandline import SLOT, PatientCommandLine, endpoints, held_defrag
 
 pytestmark = pytest.mark.etcd
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
+    return PatientCommandLine(capsys, monkeypatch)
 
 
 @pytest.fixture
@@ -124,7 +124,8 @@ def test_exit_3_when_a_member_hangs_and_nothing_is_touched(
     """D10, D19."""
     hanging = cluster.followers()[0]
     hanging.pause()
-    said = etcdmaint("defrag", endpoints(cluster), "--all", "--command-timeout=2s")
+    timeouts = ("--dial-timeout=3s", "--command-timeout=2s")
+    said = etcdmaint("defrag", endpoints(cluster), "--all", *timeouts)
     hanging.resume()
     assert said.code == 3
     told = said.err.splitlines()[-1]

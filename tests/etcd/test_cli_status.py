@@ -25,7 +25,7 @@ from tests.controlplane.stalling import hold_snapshot
 from tests.controlplane.tls import ClusterTls
 from tests.unit.cli.commandline import CommandLine, one_sentence
 
-from .commandline import SLOT, endpoints
+from .commandline import SLOT, PatientCommandLine, endpoints
 
 pytestmark = pytest.mark.etcd
 
@@ -36,7 +36,7 @@ WRONG = "hunter2-and-more"
 
 @pytest.fixture
 def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
+    return PatientCommandLine(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -233,12 +233,12 @@ def test_who_holds_the_slot_is_told_although_a_member_hangs(
 def test_nobody_there_and_somebody_else_there_are_told_apart(
     cluster: EtcdCluster, etcdmaint: CommandLine, tmp_path: Path
 ) -> None:
-    nobody = etcdmaint("status", "--endpoints=127.0.0.1:1", "--dial-timeout=500ms")
+    nobody = etcdmaint("status", "--endpoints=127.0.0.1:1")
     assert nobody.code == 1
     assert "127.0.0.1:1" in one_sentence(nobody)
     assert "check --endpoints" in nobody.err
     peer = cluster.members[0].peer_url
-    other = etcdmaint("status", f"--endpoints={peer}", "--dial-timeout=1s")
+    other = etcdmaint("status", f"--endpoints={peer}")
     assert other.code == 1
     assert peer in one_sentence(other)
 
@@ -300,7 +300,7 @@ def test_tls_that_does_not_fit_says_what_is_wrong(
         "plain": [f"--endpoints={url.replace('https', 'http')}"],
         "http": [f"--endpoints={url.replace('https', 'http')}", *good],
     }[fault]
-    said = etcdmaint("status", *flags, "--dial-timeout=2s")
+    said = etcdmaint("status", *flags)
     assert said.code == (2 if fault == "http" else 1)
     told = one_sentence(said)
     words = {

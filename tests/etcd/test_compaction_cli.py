@@ -16,6 +16,7 @@ from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.gateway import text
 from tests.controlplane.processes import wait_until
+from tests.etcd.commandline import PATIENCE
 from tests.etcd.compacting import KEY, compacted_to, read_key
 
 pytestmark = pytest.mark.etcd
@@ -29,7 +30,12 @@ def command(cluster: EtcdCluster, *arguments: str) -> list[str]:
 
 def run(cluster: EtcdCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(cluster, *arguments), capture_output=True, text=True, timeout=60, check=False
+        command(cluster, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **PATIENCE},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.gateway import GatewayError, text
 from tests.controlplane.processes import wait_until
+from tests.etcd.commandline import PATIENCE
 from tests.etcd.compacting import compacted_to, read_key
 
 pytestmark = pytest.mark.etcd
@@ -43,13 +45,16 @@ def rescue(
         timeout=200,
         check=False,
         input=answers,
+        env={**os.environ, **PATIENCE},
     )
 
 
 def fill(cluster: EtcdCluster, key: Callable[[int], bytes]) -> None:
     """Write until etcd takes no more."""
     gateway = cluster.leader().gateway
-    value = text(b"x" * 200_000)
+    # Small ones fit into freed pages: of large ones a tenth of the file may stay free, and the rest
+    # would not fill the quota.
+    value = text(b"x" * 20_000)
 
     def write() -> None:
         for number in range(1000):

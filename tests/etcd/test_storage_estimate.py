@@ -15,7 +15,7 @@ from tests.controlplane.processes import wait_until
 from tests.unit.cli.commandline import CommandLine, one_sentence
 from tests.unit.compression import objects
 
-from .commandline import endpoints
+from .commandline import PatientCommandLine, endpoints
 from .planting import plant
 
 pytestmark = pytest.mark.etcd
@@ -26,7 +26,7 @@ RANDOM = random.Random(11)
 
 @pytest.fixture
 def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
+    return PatientCommandLine(capsys, monkeypatch)
 
 
 def estimate(etcdmaint: CommandLine, cluster: EtcdCluster, *arguments: str) -> dict:

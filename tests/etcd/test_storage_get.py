@@ -17,7 +17,7 @@ from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.unit.cli.commandline import CommandLine, one_sentence
 from tests.unit.compression import objects
 
-from .commandline import endpoints
+from .commandline import PatientCommandLine, endpoints
 
 pytestmark = pytest.mark.etcd
 
@@ -39,7 +39,7 @@ KEYS = {
 
 @pytest.fixture
 def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
+    return PatientCommandLine(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +195,7 @@ def test_history_is_every_revision_that_is_left(
             endpoints(cluster),
             "--output=json",
             key.decode(),
+            "--dial-timeout=3s",
             "--command-timeout=2s",
         )
     finally:

@@ -26,7 +26,7 @@ from tests.kms_plugin import KmsPlugin
 from tests.unit.cli.commandline import CommandLine, one_sentence
 from tests.unit.compression import objects
 
-from .commandline import endpoints
+from .commandline import PATIENCE, PatientCommandLine, endpoints
 from .planting import HOSTILE, TRUTH, plant, told, values
 
 pytestmark = pytest.mark.etcd
@@ -36,7 +36,7 @@ FAST = "--limit-rate=0"
 
 @pytest.fixture
 def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
+    return PatientCommandLine(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module", params=["3.7", "3.6"])
@@ -278,7 +278,7 @@ def running(cluster: EtcdCluster, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, **PATIENCE, "PYTHONUNBUFFERED": "1"},
     )
 
 
@@ -391,7 +391,8 @@ def test_when_the_member_that_is_read_from_dies_another_one_is_read(
     read, other = cluster.followers()
     other.pause()
     try:
-        scanning = running(cluster, "--limit-rate=4Mi", "-o", "json", "--command-timeout=3s")
+        timeouts = ("--dial-timeout=3s", "--command-timeout=3s")
+        scanning = running(cluster, "--limit-rate=4Mi", "-o", "json", *timeouts)
         first_line(scanning)
     finally:
         other.resume()

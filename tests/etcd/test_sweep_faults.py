@@ -495,7 +495,7 @@ def armed(factory: EtcdClusterFactory, *, dead: int = 24, version: str = "3.7") 
             break
     assert "NOSPACE" in cluster.etcdctl("alarm", "list").stdout
     if dead:
-        head = cluster.members[0].status().revision
+        head = cluster.leader().status().revision
         cluster.etcdctl("compact", str(head), "--physical")
 
         numbers = itertools.count()
