@@ -9,7 +9,7 @@ import pytest
 from tests.controlplane.etcd import EtcdCluster
 from tests.controlplane.fixtures import EtcdClusterFactory
 from tests.controlplane.tls import ClusterTls
-from tests.etcd.commandline import endpoints
+from tests.etcd.commandline import PatientCommandLine, endpoints
 from tests.unit.cli.commandline import CommandLine
 
 pytestmark = pytest.mark.etcd
@@ -19,7 +19,7 @@ PASSWORD = "correct-horse-battery"
 
 @pytest.fixture
 def etcdmaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
+    return PatientCommandLine(capsys, monkeypatch)
 
 
 @pytest.fixture
