@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,13 +217,11 @@ class TestLeadership:
         chosen: list[Member] = []
         move = MemberClient.move_leader
 
-        async def moved(
-            self: MemberClient, target_id: int, *, timeout: float | None = None
-        ) -> None:
+        async def moved(self: MemberClient, target_id: int, **how: Any) -> None:
             chosen.append(cluster.member_by_id(target_id))
             chosen[-1].kill()
             try:
-                await move(self, target_id, timeout=timeout)
+                await move(self, target_id, **how)
             finally:
                 await asyncio.to_thread(chosen[-1].start)
 
