@@ -16,10 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHELLS = {
     "cli/main.py",
     "compaction/registry.py",
-    "kube/compactions.py",
-    "kube/connections.py",
+    "kube/following.py",
     "kube/runs.py",
-    "kube/storage_compression.py",
     "kube/storage_compression_auditing.py",
 }
 REASONED = re.compile(r"(noqa: [A-Z0-9, ]+|type: ignore\[[^]]+\])\s*(#|-)\s*\w")
