@@ -26,34 +26,33 @@ FRAMEWORKS = ("kopf", "kubernetes", "pydantic", "aiohttp", "prometheus_client")
 WATCH_IMPORTS = """
 import sys
 from etcdmaint.cli.main import run
-for line in (
-    "--help",
-    "status --help",
-    "defrag --help",
-    "status --endpoints=127.0.0.1:1 --dial-timeout=50ms --command-timeout=50ms",
-    "defrag --endpoints=127.0.0.1:1 --command-timeout=50ms",
-):
+for line in sys.argv[1:]:
     code = run(line.split())
     found = sorted(name for name in sys.modules if name.split(".")[0] in {frameworks!r})
     print("IMPORTED", code, line, *found)
 """
 
 
-def test_what_needs_no_framework_imports_none() -> None:
+# One that calls etcd ends a process: gRPC's asyncio may log a traceback where a second loop begins.
+@pytest.mark.parametrize(
+    "called",
+    [
+        "status --endpoints=127.0.0.1:1 --dial-timeout=50ms --command-timeout=50ms",
+        "defrag --endpoints=127.0.0.1:1 --command-timeout=50ms",
+    ],
+)
+def test_what_needs_no_framework_imports_none(called: str) -> None:
     """Issue 3, section 4: status, defrag and --help import neither kopf, kubernetes, pydantic
     nor aiohttp. One after the other in one process: what none of them imported is not there."""
     script = WATCH_IMPORTS.replace("{frameworks!r}", repr(FRAMEWORKS))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    helps = ("--help", "status --help", "defrag --help")
+    done = subprocess.run(
+        [sys.executable, "-c", script, *helps, called], capture_output=True, text=True
+    )
     assert "Traceback" not in done.stderr
     assert "fault of etcdmaint" not in done.stderr
     told = [line for line in done.stdout.splitlines() if line.startswith("IMPORTED")]
-    assert told == [
-        "IMPORTED 0 --help",
-        "IMPORTED 0 status --help",
-        "IMPORTED 0 defrag --help",
-        "IMPORTED 1 status --endpoints=127.0.0.1:1 --dial-timeout=50ms --command-timeout=50ms",
-        "IMPORTED 1 defrag --endpoints=127.0.0.1:1 --command-timeout=50ms",
-    ]
+    assert told == [*(f"IMPORTED 0 {line}" for line in helps), f"IMPORTED 1 {called}"]
 
 
 def test_help_answers_within_300_milliseconds() -> None:
