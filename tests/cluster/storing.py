@@ -190,15 +190,15 @@ class Stored:
         async with self.etcd() as client:
             await client.delete_range(kind.key(first), kind.key(end))
 
-    def listed(self, path: str, revision: int) -> int:
+    def listed(self, path: str, revision: int, patience: float = 60.0) -> int:
         """How many objects the API server has at this revision, by the tests' own hand."""
         query = f"resourceVersion={revision}&resourceVersionMatch=Exact"
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + patience
         while True:
             try:
                 return len(self.plane.api.request("GET", f"{path}?{query}")["items"])
             except ApiError as error:
-                # What it cannot read ends its cache, and until there is a new one it puts lists off.
-                if error.status not in (429, 503) or time.monotonic() > deadline:
+                # It has a cache, which may not have come so far, or be made anew.
+                if error.status not in (429, 503, 504) or time.monotonic() > deadline:
                     raise
             time.sleep(0.5)
