@@ -27,8 +27,12 @@ LEAVING_SECONDS = 1.0
 """How long the sweep may take to let go of what it holds, when it is left."""
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do the work to its end. SIGTERM, and a terminal that goes away, end it as Ctrl-C does."""
+def run(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None) -> T:
+    """Do the work to its end. SIGTERM, and a terminal that goes away, end it as Ctrl-C does.
+
+    `runner` is for a command that does one thing after the other: gRPC's asyncio wants one event loop
+    in a process, and may log a traceback where a second begins.
+    """
 
     async def guarded() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -47,7 +51,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
                 signal.signal(number, handler)
 
     try:
-        return asyncio.run(guarded())
+        return runner.run(guarded()) if runner else asyncio.run(guarded())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 

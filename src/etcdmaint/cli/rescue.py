@@ -63,10 +63,8 @@ def rescue(
     Nothing but old revisions is lost. It shows what it sees and asks before it does anything, and can
     be run again at any point.
     """
-    from etcdmaint.cli.progress import Silence, open_progress
-    from etcdmaint.cli.rescue_report import refuse, report, show_plan
     from etcdmaint.defrag.process import process_holder, shown
-    from etcdmaint.defrag.run import Ending, RunRequest
+    from etcdmaint.defrag.run import RunRequest
 
     request = RunRequest(
         name=f"etcdmaint rescue by {shown(process_holder())}",
@@ -74,8 +72,28 @@ def rescue(
         rule=rule_from(quota_usage_above=quota_usage_above or FULL_ABOVE, **rule),
         patience=PATIENCE,
     )
-    begin = partial(_Rescue, request, run(connection.settled()), volume_size, break_lock)
-    findings = run(begin(Silence(SystemClock())).rescue.look())
+    with asyncio.Runner() as runner:
+        return _heal(runner, request, connection, volume_size, break_lock, keep, ask=not yes)
+
+
+def _heal(
+    runner: asyncio.Runner,
+    request: RunRequest,
+    connection: Connection,
+    volume_size: int | None,
+    break_lock: bool,
+    keep: float,
+    *,
+    ask: bool,
+) -> int:
+    """Look, show, ask, and do it; the exit code."""
+    from etcdmaint.cli.progress import Silence, open_progress
+    from etcdmaint.cli.rescue_report import refuse, report, show_plan
+    from etcdmaint.defrag.run import Ending
+
+    settled = run(connection.settled(), runner)
+    begin = partial(_Rescue, request, settled, volume_size, break_lock)
+    findings = run(begin(Silence(SystemClock())).rescue.look(), runner)
     if findings.ending is not Ending.DONE:
         return refuse(findings)
     if not (findings.full or findings.untold):
@@ -84,9 +102,9 @@ def rescue(
         )
         return ExitCode.DONE
     # Whoever has no room left for a log needs the rescue all the same.
-    with contextlib.suppress(OSError) if yes else contextlib.nullcontext():
+    with contextlib.suppress(OSError) if not ask else contextlib.nullcontext():
         show_plan(findings, keep)
-    if not yes:
+    if ask:
         click.confirm("Go on?", abort=True, err=True)
         if findings.full:
             output.print_note(
@@ -94,7 +112,7 @@ def rescue(
                 "make sure that nobody else defragments it"
             )
             click.confirm("Is nobody else at it?", abort=True, err=True)
-    rescued = asyncio.run(begin(open_progress(SystemClock())).carry_out(keep))
+    rescued = runner.run(begin(open_progress(SystemClock())).carry_out(keep))
     return ExitCode.INTERRUPTED if rescued is None else report(rescued)
 
 
