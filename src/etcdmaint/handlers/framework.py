@@ -95,7 +95,8 @@ class Turnstile:
     so that nothing is read late because writes hang in somebody's webhook.
     """
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, connector: aiohttp.BaseConnector, at_once: int) -> None:
+        self._connector = connector
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(at_once))
 
     async def __call__(
@@ -105,6 +106,9 @@ class Turnstile:
         if request.url.query.get("watch") == "true":
             return await handler(request)
         async with self._places[request.method]:
+            if self._connector.closed:
+                # kopf has logged in anew meanwhile: it asks again there, and for this alone.
+                raise aiohttp.ClientConnectionError("the session was closed")
             return await handler(request)
 
 
@@ -136,7 +140,6 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
     end the operator.
     """
     again = False
-    turnstile = Turnstile(_AT_ONCE)
 
     @kopf.on.login(registry=registry, errors=kopf.ErrorsMode.TEMPORARY, backoff=5)
     async def login(**_: object) -> kopf.AiohttpSession:
@@ -154,16 +157,17 @@ def register_login(registry: kopf.OperatorRegistry, access: ApiAccess) -> None:
             certificate_path=access.configuration.cert_file or None,
             private_key_path=access.configuration.key_file or None,
         )
+        connector = aiohttp.TCPConnector(limit=0, ssl=connection.as_ssl_context())
         return kopf.AiohttpSession(
             server=access.server,
             default_namespace=access.namespace,
             expiration=datetime.now(UTC) + _CREDENTIALS_KEEP,
             aiohttp_session=aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=connection.as_ssl_context()),
+                connector=connector,
                 headers=connection.as_http_headers(),
                 # The one that the kubeconfig names; those of the environment are not used.
                 proxy=access.configuration.proxy or None,
                 trust_env=False,
-                middlewares=(turnstile, whole_answer),
+                middlewares=(Turnstile(connector, _AT_ONCE), whole_answer),
             ),
         )

@@ -171,6 +171,17 @@ async def test_kopf_opens_few_connections_for_many_objects_and_reads_past_its_wr
     assert crowd.most == 17
 
 
+async def test_a_request_that_waits_while_kopf_logs_in_anew_fails_where_kopf_asks_again() -> None:
+    """D38: each log-in closes the session before, and any other error would end the operator."""
+    crowd = Crowd()
+    async with crowd.serving(), (await logged_in()).aiohttp_session as session, asyncio.timeout(60):
+        asked = [asyncio.create_task(session.get(f"{crowd.url}/apis")) for _ in range(20)]
+        await crowd.until(16)
+        await session.close()
+        failed = await asyncio.gather(*asked, return_exceptions=True)
+    assert [it for it in failed if not isinstance(it, aiohttp.ClientConnectionError)] == []
+
+
 class Runs:
     def __init__(self) -> None:
         self.ran: list[str] = []
