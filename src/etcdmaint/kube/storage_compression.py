@@ -110,9 +110,12 @@ class CompressionMonitor(Following[Subject]):
         return self._pace.retry if unsettled else self._pace.interval
 
     async def _is_there(self, subject: Subject) -> bool:
-        """Nothing is to be written for what is gone, though nobody may have heard of its end."""
+        """Look at the object as it is, or never again, also where a watch is late to tell.
+
+        A file that is out of date must not come back, and none is to be written for what is gone.
+        """
         try:
-            await read_exactly(self._parts.api, subject.ref)
+            subject.obj = await read_exactly(self._parts.api, subject.ref)
         except NotFound:
             return False
         return True

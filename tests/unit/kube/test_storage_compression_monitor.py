@@ -516,6 +516,21 @@ async def test_a_file_is_not_said_to_be_for_an_etcd_that_nobody_has_reached(
     assert reaching.maps == ["policy-storage-compression"]
 
 
+async def test_a_watch_that_is_late_does_not_bring_an_older_file_back(house: House) -> None:
+    """R116: a status that could not be written shows a newer spec before the watch does."""
+    house.start()
+    older = copy.deepcopy(house.put(spec=entry(algorithm="None", minSize=64)))
+    house.monitor.seen(COMPRESSIONS, copy.deepcopy(older))
+    await until(lambda: house.said("Published")[0] == "True")
+    newer = house.put(spec=entry(algorithm="None", minSize=65), generation=2, uid="uid-policy")
+    house.monitor.seen(COMPRESSIONS, newer)
+    await until(lambda: house.said("Published")[0] == "True")
+    written = list(house.api.writes)
+    house.monitor.seen(COMPRESSIONS, older)
+    await a_few_looks()
+    assert house.api.writes == written
+
+
 async def test_a_list_that_is_older_than_the_watch_takes_nothing_away(house: House) -> None:
     """The API is asked; whoever is really gone is found out without a list."""
     house.start()
