@@ -171,6 +171,8 @@ class RunContext:
 
     async def gate(self) -> Observation:
         """Look at everything and raise unless the cluster may be touched now (D10 to D16)."""
+        # Should it refuse, what it saw before does not count any more.
+        self.gated = -math.inf
         await self.reach()
         observation = await self.observe()
         judge(observation, desired=self.target.desired if self.target else None)

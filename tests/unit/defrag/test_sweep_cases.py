@@ -535,6 +535,33 @@ class TestNospace:
         timeless(main())
         assert world.members[1].asked == 1
 
+    def test_a_gate_that_refuses_under_that_slot_is_judged_until_it_does_not(self) -> None:
+        """D61: that it was passed a moment before says nothing any more."""
+        world = World([1.0, 1.0], nospace=True, leader=2)
+        process = Process(world, "1")
+        at = process.at
+        healthy: list[float] = []
+        turns: list[float] = []
+
+        async def relieved(what: str, effect: Any, *, sent: bool = False) -> Any:
+            if what == "grant" and in_flight(world.state):
+                world.set_nospace(False)
+            if what == "txn" and not healthy:
+                healthy.append(now() + 3.0)
+            return await at(what, effect, sent=sent)
+
+        class Split(PretendedCluster):
+            async def refresh(self) -> None:
+                if healthy and now() < healthy[0]:
+                    raise ClusterNotHealthy("MixedClusters", "two clusters")
+                await super().refresh()
+
+        process.at = relieved  # type: ignore[method-assign]
+        process.cluster = Split
+        process.on_turn = lambda turn: turns.append(now()) if turn.row.in_flight else None
+        assert timeless(process.sweep().run()).ending is Ending.DONE
+        assert turns[0] >= healthy[0]
+
     def test_coming_up_in_mid_sweep_it_does_not_hold_the_sweep_up(self) -> None:
         """D64: the slot is ours already, though it cannot be written."""
         world = World([1.0, 1.0, 1.0])
