@@ -83,6 +83,16 @@ async def refuse(ctx: RunContext, over: RunOver) -> Ending:
     return await conclude(ctx, over)
 
 
+def tell_end(ctx: RunContext) -> None:
+    """Say how the run has ended, and count it."""
+    state = ctx.ledger.state
+    if state.phase is Phase.COMPLETE:
+        ctx.audience.event(Severity.NORMAL, "Complete", state.message)
+    else:
+        ctx.audience.event(Severity.WARNING, "DefragFailed", f"{state.reason}: {state.message}")
+    ctx.instrumentation.run_finished(state.phase, state.reason)
+
+
 async def conclude(ctx: RunContext, over: RunOver | None, *, alarm_left: bool = False) -> Ending:
     """Write the terminal phase, last of all, and say so."""
     ledger = ctx.ledger
@@ -94,17 +104,14 @@ async def conclude(ctx: RunContext, over: RunOver | None, *, alarm_left: bool = 
     if done:
         summary += f", {format_bytes(ledger.state.reclaimed_bytes)} reclaimed"
     if failure is None:
+        phase, reason = Phase.COMPLETE, "Complete"
         message = ". ".join((summary, *ledger.state.notes))
-        await ledger.write(
-            phase=Phase.COMPLETE, reason="Complete", message=message, completed_at=now
-        )
-        ctx.audience.event(Severity.NORMAL, "Complete", message)
     else:
-        reason, why = failure
+        phase, (reason, why) = Phase.FAILED, failure
         message = ". ".join((why, summary, *ledger.state.notes))
-        await ledger.write(phase=Phase.FAILED, reason=reason, message=message, completed_at=now)
-        ctx.audience.event(Severity.WARNING, "DefragFailed", f"{reason}: {message}")
-    ctx.instrumentation.run_finished(ledger.state.phase, ledger.state.reason)
+    await ledger.write(
+        partial(tell_end, ctx), phase=phase, reason=reason, message=message, completed_at=now
+    )
     if over is not None:
         return over.ending
     if failure is not None:

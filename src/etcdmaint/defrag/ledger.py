@@ -6,7 +6,8 @@ that must (a run costs at most two writes a member).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etcdmaint.defrag.run import (
@@ -29,8 +30,10 @@ class Ledger:
     journal: Journal
     audience: Audience
     instrumentation: Instrumentation
-    written: str = ""
-    """The message that is durable, as far as this process has written it."""
+    durable: RunState = field(default_factory=RunState)
+    """The state as it was read, or written last."""
+    untold: list[Callable[[], None]] = field(default_factory=list)
+    """What is to be said as soon as the state is durable."""
 
     def amend(self, **changes: Any) -> None:
         """Change the record in memory: it is written with the next `write`."""
@@ -38,15 +41,19 @@ class Ledger:
             raise AssertionError("a terminal phase is absorbing")
         self.state = replace(self.state, **changes)
 
-    async def write(self, **changes: Any) -> None:
-        """Change the record and return when it is durable."""
+    async def write(self, tell: Callable[[], None] = lambda: None, **changes: Any) -> None:
+        """Change the record, return when it is durable, and `tell` of it then, however late that is."""
         self.amend(**changes)
+        self.untold.append(tell)
         await self.persist()
 
     async def persist(self) -> None:
         """Return when the record as it is is durable."""
         await self.journal.record(self.state)
-        self.written = self.state.message
+        self.durable = self.state
+        untold, self.untold = self.untold, []
+        for tell in untold:
+            tell()
 
     def amend_row(self, row: MemberRow) -> None:
         """Replace the row of the same member, and count it once it has its outcome."""
@@ -80,11 +87,15 @@ class Ledger:
         """
         if self.state.reason != reason:
             self.instrumentation.deferred(reason)
-            await self.write(reason=reason, message=message)
-            self.audience.event(Severity.WARNING, "DefragDeferred", f"{reason}: {message}")
+            told = f"{reason}: {message}"
+            await self.write(
+                lambda: self.audience.event(Severity.WARNING, "DefragDeferred", told),
+                reason=reason,
+                message=message,
+            )
             return True
         self.amend(message=message)
-        if not stale or message == self.written:
+        if not stale or message == self.durable.message:
             return False
         await self.write()
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from etcdmaint.defrag.context import RunContext
 from etcdmaint.defrag.health import Observation
@@ -116,12 +117,12 @@ async def record_outcome(ctx: RunContext, row: MemberRow) -> None:
     """Make a member's outcome durable and tell it."""
     ctx.ledger.amend_row(row)
     if row.outcome is Outcome.DEFRAGMENTED:
-        await ctx.ledger.write(reason="MemberDefragmented", message=f"member {row.name} is done")
-        ctx.audience.event(
-            Severity.NORMAL, "MemberDefragmented", f"member {row.name}: {row.message}"
-        )
+        severity, reason = Severity.NORMAL, "MemberDefragmented"
+        message, told = f"member {row.name} is done", f"member {row.name}: {row.message}"
     else:
-        await ctx.ledger.write(reason="MemberFailed", message=f"member {row.name}: {row.message}")
-        ctx.audience.event(
-            Severity.WARNING, "MemberFailed", f"member {row.name}: {row.reason}: {row.message}"
-        )
+        severity, reason = Severity.WARNING, "MemberFailed"
+        message = f"member {row.name}: {row.message}"
+        told = f"member {row.name}: {row.reason}: {row.message}"
+    await ctx.ledger.write(
+        partial(ctx.audience.event, severity, reason, told), reason=reason, message=message
+    )

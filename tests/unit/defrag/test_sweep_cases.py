@@ -684,8 +684,8 @@ class TestARecordThatMayNotBeWritten:
         assert again.ending is Ending.DONE
         assert [member.asked for member in world.members.values()] == [1, 1]
 
-    def test_its_end_is_written_too_as_soon_as_it_may_be(self) -> None:
-        """D1, D4."""
+    def test_its_end_is_written_and_told_too_as_soon_as_it_may_be(self) -> None:
+        """D1, D4, D19: once each, and not before."""
         world = World([1.0])
         refusals = [RecordRefused("no")] * 2
 
@@ -694,10 +694,13 @@ class TestARecordThatMayNotBeWritten:
                 if state.phase.terminal and refusals:
                     assert world.slot() is None
                     raise refusals.pop()
+                assert "Complete" not in self.events
                 await super().record(state)
 
-        result = timeless(Refused(world, "1").sweep().run())
+        process = Refused(world, "1")
+        result = timeless(process.sweep().run())
         assert (result.ending, world.state.phase) == (Ending.DONE, Phase.COMPLETE)
+        assert process.events == ["Running", "MemberDefragmented", "Complete"]
 
     def test_the_cluster_is_kept_for_a_member_that_may_be_at_it(self) -> None:
         """D33: and is free once it is proven idle."""
