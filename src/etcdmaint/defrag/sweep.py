@@ -128,12 +128,18 @@ class Sweep:
         return RunResult(ctx.ledger.state, ending)
 
     async def _record_at_last(self) -> None:
-        """Make durable what is known by now: without it, a later call would have to find it out again."""
-        while True:
+        """Make durable what is known by now: without it, a later call would have to find it out again.
+
+        Nobody who deletes the object is kept waiting for that.
+        """
+        ctx = self._ctx
+        while not ctx.surroundings.stopping:
             try:
-                return await self._ctx.ledger.persist()
+                await ctx.ledger.persist()
             except RecordRefused:
-                await self._ctx.clock.sleep(self._ctx.timing.gate_interval)
+                await ctx.surroundings.nap(ctx.timing.gate_interval)
+            else:
+                return
 
     async def _live(self, ticket: Ticket) -> Ending:
         ctx = self._ctx

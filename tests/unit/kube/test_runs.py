@@ -373,6 +373,22 @@ async def test_a_run_whose_record_may_not_be_written_goes_on_once_it_may(
     assert "lacks a right" in caplog.text
 
 
+async def test_a_deleted_run_does_not_wait_for_the_right_to_write_its_record(api: Api) -> None:
+    """D4, D7: its finalizer would stay for as long as the right is missing."""
+    api.put(ETCD_DEFRAGS, asked())
+    stop = Stop()
+
+    def refuse() -> None:
+        if api.clock.seconds > 60:
+            stop.event.set()
+        assert api.clock.seconds < 3600, "it waits for ever"
+        raise Forbidden("patch etcddefrags/status: no")
+
+    api.disturb = refuse
+    await Runner(parts(api)).run(REF, stop)
+    assert 600 <= api.clock.seconds < 3600
+
+
 @pytest.mark.parametrize(
     "obj",
     [
