@@ -16,7 +16,7 @@ from etcdmaint.cli.flags import output_flag
 from etcdmaint.cli.interruption import run
 from etcdmaint.cli.lazy import Lazy, LazyGroup
 from etcdmaint.cli.parameters import DURATION
-from etcdmaint.errors import EtcdError, RevisionCompacted
+from etcdmaint.errors import ClusterNotHealthy, EtcdError, RevisionCompacted
 from etcdmaint.quantities import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -218,9 +218,8 @@ def _tell(held: Round, state: State) -> int:
     return ExitCode.DONE
 
 
-async def _follow(connection: Connection) -> None:
-    """For ever: a stream that breaks is begun again, with another member."""
-
+async def _follow(connection: Connection, pause: float = 1.0) -> None:
+    """For ever: a stream that breaks is begun again after `pause` seconds, with another member."""
     async with await connection.open() as cluster:
         rounds = _Rounds(cluster, connection.command_timeout)
         trouble = ""
@@ -232,14 +231,14 @@ async def _follow(connection: Connection) -> None:
                 await rounds.show()
             except RevisionCompacted as gone:
                 rounds.start = gone.compact_revision
-            except EtcdError as error:
+            except (EtcdError, ClusterNotHealthy) as error:
                 if not rounds.start:
                     raise
                 # Not the same again each second while nobody answers.
                 if trouble != sentence(error) or time.monotonic() - begun > _A_WHILE:
                     trouble = sentence(error)
                     output.print_note(f"etcdmaint: {trouble}; tries again each second")
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(pause)
 
 
 class _Rounds:
