@@ -12,7 +12,7 @@ from functools import partial
 
 from etcdmaint.clock import Clock
 from etcdmaint.defrag.context import RunContext, RunOver
-from etcdmaint.defrag.ending import end, refuse, wait_out
+from etcdmaint.defrag.ending import end, refuse, tell_end, wait_out
 from etcdmaint.defrag.health import Observation
 from etcdmaint.defrag.holding import admit, check_releases, give_back, slot_kept
 from etcdmaint.defrag.ledger import Ledger
@@ -91,7 +91,7 @@ class Sweep:
         record may not be written; then this returns once that was done, with the run to be carried on.
         """
         ctx = self._ctx
-        ctx.ledger.state = state = state or RunState()
+        ctx.ledger.state = ctx.ledger.durable = state = state or RunState()
         if state.phase.terminal:
             return RunResult(state, _ended(state))
         ctx.began = ctx.clock.monotonic()
@@ -124,20 +124,21 @@ class Sweep:
             await ctx.link.close()
         if refused:
             await self._record_at_last()
-            ending = _ended(ctx.ledger.state)
+            return RunResult(ctx.ledger.durable, _ended(ctx.ledger.durable))
         return RunResult(ctx.ledger.state, ending)
 
     async def _record_at_last(self) -> None:
         """Make durable what is known by now: without it, a later call would have to find it out again.
 
-        Nobody who deletes the object is kept waiting for that.
+        Nobody who deletes the object is kept waiting for that, unless its record has a member that may
+        be at it: it cannot go before that is known, and to find it out takes the cluster each time.
         """
         ctx = self._ctx
-        while not ctx.surroundings.stopping:
+        while not ctx.surroundings.stopping or any(row.in_doubt for row in ctx.ledger.durable.rows):
             try:
                 await ctx.ledger.persist()
             except RecordRefused:
-                await ctx.surroundings.nap(ctx.timing.gate_interval)
+                await ctx.clock.sleep(ctx.timing.gate_interval)
             else:
                 return
 
@@ -180,13 +181,13 @@ class Sweep:
         rows = tuple(self._new_row(observation, member) for member in observation.members)
         members = f"{len(rows)} members, one at a time" if len(rows) > 1 else "one member"
         await ctx.ledger.write(
+            partial(ctx.audience.event, Severity.NORMAL, "Running", members),
             phase=Phase.RUNNING,
             reason="Running",
             message=members,
             rows=rows,
             started_at=ctx.clock.now(),
         )
-        ctx.audience.event(Severity.NORMAL, "Running", members)
 
     def _new_row(self, observation: Observation, member: Member) -> MemberRow:
         """A voter's has its sizes from the start: a successor reckons the run's deadline with them."""
@@ -253,6 +254,7 @@ class Sweep:
         message = ". ".join((summary, *ctx.ledger.state.notes))
         now = ctx.clock.now()
         await ctx.ledger.write(
+            partial(tell_end, ctx),
             phase=Phase.COMPLETE,
             reason="Complete",
             message=message,
@@ -260,8 +262,6 @@ class Sweep:
             started_at=now,
             completed_at=now,
         )
-        ctx.audience.event(Severity.NORMAL, "Complete", message)
-        ctx.instrumentation.run_finished(Phase.COMPLETE, "Complete")
         return Ending.DONE
 
 

@@ -662,8 +662,9 @@ class TestTheEnd:
 
 
 class TestARecordThatMayNotBeWritten:
-    def test_it_holds_no_cluster_and_loses_nothing(self) -> None:
-        """D2, D4, D32: others may have the cluster; what is known is written as soon as it may be."""
+    @pytest.mark.parametrize("deleted", [False, True])
+    def test_it_holds_no_cluster_and_loses_nothing(self, deleted: bool) -> None:
+        """D2, D4, D7, D32: others may have the cluster; what is known is written as soon as it may be."""
         world = World([1.0, 1.0])
         held: list[bool] = []
 
@@ -671,6 +672,7 @@ class TestARecordThatMayNotBeWritten:
             async def record(self, state: RunState) -> None:
                 if in_flight(world.state) and len(held) < 3:
                     held.append(world.slot() is not None)
+                    world.stopping = deleted
                     await self.sleep(600.0)
                     raise RecordRefused("no")
                 await super().record(state)
@@ -680,6 +682,7 @@ class TestARecordThatMayNotBeWritten:
         assert result.ending is Ending.STOPPED
         assert world.state == result.state
         assert world.state.defragmented == 1
+        world.stopping = False
         again = timeless(Process(world, "1").sweep().run(world.state))
         assert again.ending is Ending.DONE
         assert [member.asked for member in world.members.values()] == [1, 1]
@@ -701,6 +704,22 @@ class TestARecordThatMayNotBeWritten:
         result = timeless(process.sweep().run())
         assert (result.ending, world.state.phase) == (Ending.DONE, Phase.COMPLETE)
         assert process.events == ["Running", "MemberDefragmented", "Complete"]
+
+    def test_an_end_that_is_not_written_is_none(self) -> None:
+        """D1, D2: a process that stops leaves it to its successor, which tells it as well."""
+        world = World([1.0])
+
+        class Refused(Process):
+            async def record(self, state: RunState) -> None:
+                if state.phase.terminal:
+                    world.stopping = True
+                    raise RecordRefused("no")
+                await super().record(state)
+
+        process = Refused(world, "1")
+        result = timeless(process.sweep().run())
+        assert (result.ending, result.state) == (Ending.STOPPED, world.state)
+        assert "Complete" not in process.events
 
     def test_the_cluster_is_kept_for_a_member_that_may_be_at_it(self) -> None:
         """D33: and is free once it is proven idle."""
