@@ -24,6 +24,8 @@ from etcdmaint.kube.resources import FIELD_MANAGER
 _ANNOTATIONS = FINALIZER.partition("/")[0]
 _CREDENTIALS_KEEP = timedelta(minutes=10)
 _AT_ONCE = 16
+_PATIENCE = 30.0
+"""Seconds that a request of kopf's may take, once it has its place."""
 
 
 class EverMorePatience:
@@ -66,7 +68,8 @@ def make_settings(*, instance: str, namespaces: Sequence[str]) -> kopf.OperatorS
     settings.watching.connect_timeout = 10
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
-    settings.networking.request_timeout = 30
+    # The turnstile's: kopf would count the wait for a place, and send whoever waits long to the end.
+    settings.networking.request_timeout = None
     settings.networking.connect_timeout = 10
     settings.networking.error_backoffs = EverMorePatience()
     settings.networking.enforce_retry_after = True
@@ -102,14 +105,15 @@ class Turnstile:
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Wait for a place, and keep it until the answer is there."""
+        """Wait for a place, and keep it until the answer is there, or takes too long: TimeoutError."""
         if request.url.query.get("watch") == "true":
             return await handler(request)
         async with self._places[request.method]:
             if self._connector.closed:
                 # kopf has logged in anew meanwhile: it asks again there, and for this alone.
                 raise aiohttp.ClientConnectionError("the session was closed")
-            return await handler(request)
+            async with asyncio.timeout(_PATIENCE):
+                return await handler(request)
 
 
 async def whole_answer(

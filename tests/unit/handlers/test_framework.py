@@ -14,6 +14,7 @@ import kopf
 import pytest
 from aiohttp import web
 from kopf._cogs.aiokits.aioenums import AsyncFlagWaiter, FlagSetter
+from yarl import URL
 
 from etcdmaint.handlers import defrag, following, framework
 from etcdmaint.kube.inventory import RunInventory
@@ -180,6 +181,32 @@ async def test_a_request_that_waits_while_kopf_logs_in_anew_fails_where_kopf_ask
         await session.close()
         failed = await asyncio.gather(*asked, return_exceptions=True)
     assert [it for it in failed if not isinstance(it, aiohttp.ClientConnectionError)] == []
+
+
+async def test_a_requests_patience_begins_when_it_has_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """D38: behind a thousand that are slow it is late, and no failure."""
+    settings = framework.make_settings(instance="pod-0", namespaces=[])
+    assert settings.networking.request_timeout is None
+    monkeypatch.setattr(framework, "_PATIENCE", 0.01)
+    answer: Any = object()
+
+    async def hang(_: aiohttp.ClientRequest) -> aiohttp.ClientResponse:
+        await asyncio.Event().wait()
+        return answer  # type: ignore[no-any-return]  # a stand-in
+
+    async def say(_: aiohttp.ClientRequest) -> aiohttp.ClientResponse:
+        return answer  # type: ignore[no-any-return]  # a stand-in
+
+    request: Any = SimpleNamespace(method="PATCH", url=URL("https://10.0.0.1/apis"))
+    async with aiohttp.TCPConnector() as connector, asyncio.timeout(60):
+        turnstile = framework.Turnstile(connector, at_once=1)
+        slow = [asyncio.create_task(turnstile(request, hang)) for _ in range(3)]
+        late = asyncio.create_task(turnstile(request, say))
+        failed = await asyncio.gather(*slow, return_exceptions=True)
+        assert [type(it) for it in failed] == [TimeoutError] * 3
+        assert await late is answer
 
 
 class Runs:
