@@ -129,7 +129,7 @@ async def take_slot(ctx: RunContext) -> None:
     finally:
         ctx.evidence = slot.previous or ctx.evidence
         # What is broken is the lock that its owner has looked at, not that of whoever comes later.
-        ctx.break_lock = False
+        ctx.break_lock = ctx.break_lock and not slot.looked
     ctx.slot = slot if taken else None
 
 

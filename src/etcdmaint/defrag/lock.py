@@ -115,6 +115,8 @@ class Slot:
         self._timeout = timeout
         self.lease = 0
         self.ttl = 0
+        self.looked = False
+        """Whether it is known who had it."""
         self.previous: SlotValue | None = None
         """What our own predecessor left there: the evidence of D36."""
 
@@ -142,6 +144,7 @@ class Slot:
         has it.
         """
         held = await read_slot(client, timeout=self._timeout)
+        self.looked = True
         other = blocked_by(held, self._mine.holder)
         if held is not None and other is not None:
             if not break_lock:

@@ -223,6 +223,17 @@ class TestTheSlot:
 
         timeless(main())
 
+    def test_a_lock_that_could_not_be_looked_at_is_still_broken(self) -> None:
+        """D63: it is the one that its owner means."""
+        world = World([1.0], strikes={"range": Fault.REQUEST_LOST})
+
+        async def main() -> None:
+            world.hold_slot("ann@far", lease=7)
+            result = await Process(world, "1").sweep(break_lock=True, patience=30.0).run()
+            assert result.ending is Ending.DONE
+
+        timeless(main())
+
     def test_somebody_elses_lease_is_never_revoked(self) -> None:
         """D63: what else hangs on it is not known."""
         world = World([1.0])
