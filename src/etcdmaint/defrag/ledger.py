@@ -55,6 +55,11 @@ class Ledger:
         for tell in untold:
             tell()
 
+    def take_back(self, reason: str, message: str) -> None:
+        """Let what is not durable be as if it had never been; the next write says why."""
+        self.untold.clear()
+        self.state = replace(self.durable, reason=reason, message=message)
+
     def amend_row(self, row: MemberRow) -> None:
         """Replace the row of the same member, and count it once it has its outcome."""
         before = self.row(row.member_id)

@@ -180,14 +180,19 @@ class Sweep:
         ctx = self._ctx
         rows = tuple(self._new_row(observation, member) for member in observation.members)
         members = f"{len(rows)} members, one at a time" if len(rows) > 1 else "one member"
-        await ctx.ledger.write(
-            partial(ctx.audience.event, Severity.NORMAL, "Running", members),
-            phase=Phase.RUNNING,
-            reason="Running",
-            message=members,
-            rows=rows,
-            started_at=ctx.clock.now(),
-        )
+        try:
+            await ctx.ledger.write(
+                partial(ctx.audience.event, Severity.NORMAL, "Running", members),
+                phase=Phase.RUNNING,
+                reason="Running",
+                message=members,
+                rows=rows,
+                started_at=ctx.clock.now(),
+            )
+        except RecordRefused as refused:
+            # Nothing has been touched. It is admitted anew, if it is still wanted by then.
+            ctx.ledger.take_back(refused.reason, str(refused))
+            raise
 
     def _new_row(self, observation: Observation, member: Member) -> MemberRow:
         """A voter's has its sizes from the start: a successor reckons the run's deadline with them."""

@@ -716,6 +716,26 @@ class TestARecordThatMayNotBeWritten:
         assert (result.ending, world.state.phase) == (Ending.DONE, Phase.COMPLETE)
         assert process.events == ["Running", "MemberDefragmented", "Complete"]
 
+    def test_a_beginning_that_was_not_written_is_none(self) -> None:
+        """D1, D8: a run that somebody has made a dry run meanwhile must not have begun."""
+        world = World([1.0, 1.0])
+        refusals = [RecordRefused("no")] * 3
+
+        class Refused(Process):
+            async def record(self, state: RunState) -> None:
+                if refusals and (len(refusals) < 3 or state.phase is Phase.RUNNING):
+                    raise refusals.pop()
+                await super().record(state)
+
+        process = Refused(world, "1")
+        result = timeless(process.sweep().run())
+        assert (result.ending, result.state) == (Ending.STOPPED, world.state)
+        assert (world.state.phase, world.state.rows, process.events) == (Phase.PENDING, (), [])
+        assert not refusals, "it waits for the right, and holds no cluster meanwhile"
+        again = timeless(Process(world, "1").sweep(dry_run=True).run(world.state))
+        assert again.ending is Ending.DONE
+        assert [member.asked for member in world.members.values()] == [0, 0]
+
     def test_an_end_that_is_not_written_is_none(self) -> None:
         """D1, D2: a process that stops leaves it to its successor, which tells it as well."""
         world = World([1.0])
