@@ -177,7 +177,7 @@ class RunGone(EtcdmaintError):
 class RecordRefused(EtcdmaintError):
     """The record may not be written, and waiting for the right to write it has come to nothing yet."""
 
-    reason = "RecordRefused"
+    reason = "Forbidden"
 
 
 class Surroundings(Protocol):

@@ -731,6 +731,7 @@ class TestARecordThatMayNotBeWritten:
         result = timeless(process.sweep().run())
         assert (result.ending, result.state) == (Ending.STOPPED, world.state)
         assert (world.state.phase, world.state.rows, process.events) == (Phase.PENDING, (), [])
+        assert world.state.reason == "Forbidden", "which the runbook has"
         assert not refusals, "it waits for the right, and holds no cluster meanwhile"
         again = timeless(Process(world, "1").sweep(dry_run=True).run(world.state))
         assert again.ending is Ending.DONE
