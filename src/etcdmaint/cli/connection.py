@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 from etcdmaint.cli import output
 from etcdmaint.cli.parameters import DURATION, SWITCH, TEXT, CommaList
-from etcdmaint.errors import AuthNotEnabled, EtcdError, InvalidInput
+from etcdmaint.errors import AuthNotEnabled, ClusterNotHealthy, EtcdError, InvalidInput
 from etcdmaint.files import read_whole
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Connection:
             await (await self._connect()).close()
         except AuthNotEnabled:
             return self._anonymous()
-        except EtcdError:
+        except (EtcdError, ClusterNotHealthy):
             pass  # it is met again by who knows better whether to wait
         return self
 

@@ -10,7 +10,8 @@ import pytest
 
 from etcdmaint.cli import connection as module
 from etcdmaint.cli.connection import Connection, connection_from, with_connection
-from etcdmaint.errors import InvalidInput
+from etcdmaint.errors import ClusterNotHealthy, EtcdmaintError, InvalidInput, MemberUnreachable
+from etcdmaint.etcd.cluster import ClusterClient
 from etcdmaint.etcd.endpoint import Endpoint
 from tests.controlplane.certificates import CertificateAuthority
 
@@ -339,3 +340,26 @@ def test_the_flags_become_one_argument_beside_the_commands_own(
     assert capsys.readouterr().out == "http://a:2379 x\n"
     names = [parameter.name for parameter in command.params]
     assert names == ["mine", *(flag.name for flag in module.CONNECTION_FLAGS)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        MemberUnreachable("nobody answers"),
+        ClusterNotHealthy("MixedClusters", "endpoints lead to different clusters"),
+    ],
+    ids=lambda fault: str(fault.reason),
+)
+async def test_what_stands_in_the_way_for_now_is_left_to_whoever_may_wait_for_it(
+    fault: EtcdmaintError, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D12: `defrag --wait` waits with --user as it does without."""
+
+    async def connect(*_: object, **__: object) -> ClusterClient:
+        raise fault
+
+    monkeypatch.setattr(ClusterClient, "connect", connect)
+    connection = connection_from(
+        endpoints=("https://a",), cacert=files.ca, user="root", password=SECRET
+    )
+    assert await connection.settled() is connection
