@@ -16,7 +16,14 @@ from etcdmaint.defrag.lock import Slot
 from etcdmaint.defrag.queue import RunQueue, Ticket
 from etcdmaint.defrag.run import Ending, Severity
 from etcdmaint.defrag.versions import Action, find_hazards
-from etcdmaint.errors import EtcdError, SlotHeld, SlotLost, SpaceExceeded, UnsafeEtcdVersion
+from etcdmaint.errors import (
+    EtcdError,
+    SlotHeld,
+    SlotLost,
+    SpaceExceeded,
+    StopRequested,
+    UnsafeEtcdVersion,
+)
 
 
 async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation | None:
@@ -48,6 +55,9 @@ async def admit(ctx: RunContext, queue: RunQueue, ticket: Ticket) -> Observation
         if observation is not None:
             await _have_sizes_told(ctx, ctx.clock.monotonic() - before)
             observation = await ctx.gate()
+            if ctx.surroundings.stopping:
+                # What is begun now would be left behind at once, Running beside another run (D3).
+                raise StopRequested("asked to stop")
     except BaseException as error:
         queue.yield_turn(ticket)
         if not isinstance(error, SlotHeld):

@@ -653,6 +653,23 @@ class TestWaiting:
         assert process.events[1] == "Running"
 
 
+    def test_asked_to_stop_while_it_is_admitted_it_does_not_begin(self) -> None:
+        """D1, D3: a process that ends leaves no second run Running beside the one that it left."""
+        world = World([1.0, 1.0])
+        process = Process(world, "1")
+
+        async def main() -> None:
+            # The sizes are waited for by then, under the slot.
+            asyncio.get_running_loop().call_later(0.2, setattr, world, "stopping", True)
+            result = await process.sweep().run()
+            assert (result.ending, result.state.phase) == (Ending.STOPPED, Phase.PENDING)
+            assert (world.state.phase, process.events) == (Phase.PENDING, [])
+            assert world.longest_ttl > 0
+            assert world.slot() is None
+
+        timeless(main())
+
+
 class TestTheEnd:
     def test_it_is_recorded_though_the_endpoints_lead_to_two_clusters_by_then(self) -> None:
         """D12, D40: no alarm is disarmed, and the run is over all the same."""
