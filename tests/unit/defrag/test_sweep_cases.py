@@ -652,7 +652,6 @@ class TestWaiting:
         assert process.events.index("DefragDeferred") == 0
         assert process.events[1] == "Running"
 
-
     def test_asked_to_stop_while_it_is_admitted_it_does_not_begin(self) -> None:
         """D1, D3: a process that ends leaves no second run Running beside the one that it left."""
         world = World([1.0, 1.0])
