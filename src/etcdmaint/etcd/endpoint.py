@@ -18,7 +18,9 @@ from etcdmaint.files import read_whole
 DEFAULT_PORT = 2379
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-_LABEL = re.compile(r"^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$")
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_SOCKETS = ("unix", "unixs")
+_NO_SOCKETS = "unix sockets are not supported: give host:port"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,13 +47,14 @@ class Endpoint:
                     secure = False
                 case "https":
                     secure = True
-                case "unix" | "unixs":
-                    raise InvalidInput(field, "unix sockets are not supported: give host:port")
+                case other if other in _SOCKETS:
+                    raise InvalidInput(field, _NO_SOCKETS)
                 case _:
                     raise InvalidInput(field, f"scheme {scheme[1]!r} is neither http nor https")
             rest = rest[scheme.end() :]
-        elif rest.lower().startswith(("unix:", "unixs:")):
-            raise InvalidInput(field, "unix sockets are not supported: give host:port")
+        # A host of that name could not be told from a socket where it is written as host:port.
+        if rest.partition(":")[0].removesuffix("/").lower() in _SOCKETS:
+            raise InvalidInput(field, _NO_SOCKETS)
         # What follows may be a password, so a refused text is never quoted.
         if "@" in rest:
             raise InvalidInput(field, "a user name or password does not belong in an endpoint")
@@ -113,7 +116,7 @@ def _host(text: str, field: str) -> str:
             raise InvalidInput(field, "an IPv6 zone is not supported")
         return str(address)
     name = text.removesuffix(".")
-    if len(name) > 253 or not all(_LABEL.match(label) for label in name.split(".")):
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise InvalidInput(field, "the host is neither a DNS name nor an IP address")
     if re.fullmatch(r"[0-9.]+", name):
         try:
