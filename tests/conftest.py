@@ -1,13 +1,17 @@
 """What every test may use: the fixtures that start real servers."""
 
 import gc
+import importlib
 import os
+import pkgutil
 import signal
 import threading
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import etcdmaint
 
 pytest_plugins = ["tests.controlplane.fixtures"]
 
@@ -29,6 +33,16 @@ for _name in [name for name in os.environ if name.startswith("ETCDCTL_")]:
 # interrupt one would wait for ever.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load every module before the first property is tried: examples are drawn from their constants too.
+
+    Otherwise a run's examples would depend on which tests its worker has happened to run before.
+    """
+    if any(item.get_closest_marker("hypothesis") for item in session.items):
+        for found in pkgutil.walk_packages(etcdmaint.__path__, "etcdmaint."):
+            importlib.import_module(found.name)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
