@@ -111,4 +111,4 @@ def part_of(obj: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
 
 def generation_of(obj: Mapping[str, Any]) -> int:
     """Which spec of the object it is; 0 where that is not told."""
-    return int(obj.get("metadata", {}).get("generation") or 0)
+    return int(part_of(obj, "metadata").get("generation") or 0)

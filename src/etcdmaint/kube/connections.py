@@ -7,7 +7,6 @@ again after a failure, and every ten minutes. Which statuses are worth a write i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from functools import partial
 
 from etcdmaint.api.connection import parse_connection
 from etcdmaint.api.metadata import generation_of
-from etcdmaint.clock import Clock
+from etcdmaint.clock import Clock, came_within
 from etcdmaint.compaction.probe import DEFAULT_KEY, Ask, Probe, key_below, voters
 from etcdmaint.defrag.run import Target
 from etcdmaint.errors import (
@@ -88,9 +87,7 @@ class ConnectionMonitor(Following[_Watched]):
                 # Many that were found at once drift apart.
                 pause *= self._random.uniform(0.5, 1.0) if first else 1.0
                 first = False
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await known.changed.wait()
+                await came_within(self._parts.clock, pause, known.changed)
         finally:
             await self._disconnect(known)
 

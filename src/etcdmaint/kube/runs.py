@@ -152,10 +152,8 @@ class Runner:
             timing=parts.timing,
             observer=parts.observer,
         )
-        state = read_state(obj)
-        if rows_lack_ids(obj):
-            state = read_state(obj, await surroundings.member_ids())
-        result = await sweep.run(state)
+        ids = await surroundings.member_ids() if rows_lack_ids(obj) else None
+        result = await sweep.run(read_state(obj, ids))
         over = result.state.phase.terminal
         log.info(
             "a run has ended" if over else "a run is left for later",
