@@ -143,7 +143,7 @@ def alternatives(repeats: int) -> list[tuple[str, str, list[float], str]]:
     """Other libraries at the same work without frame and checksum: MB/s for each size."""
 
     def reading(library: object) -> Callable[[bytes], object]:
-        new = library.decompressobj  # type: ignore[attr-defined]
+        new = library.decompressobj
         return lambda stream: new(-15).decompress(stream, frame.MAX_PLAINTEXT_BYTES)
 
     writers: dict[str, Callable[[bytes], bytes]] = {

@@ -49,9 +49,9 @@ def main() -> None:
         found = entries(size)
         total = sum(len(entry.value) for entry in found)
         works: dict[str, Callable[[], object]] = {
-            "estimate": lambda found=found: Estimator(Keyspace()).add(found),  # type: ignore[misc]
-            "encode alone": lambda found=found: [encode(each.value) for each in found],  # type: ignore[misc]
-            "scan's census": lambda found=found: Census(Keyspace()).add(found),  # type: ignore[misc]
+            "estimate": lambda found=found: Estimator(Keyspace()).add(found),
+            "encode alone": lambda found=found: [encode(each.value) for each in found],
+            "scan's census": lambda found=found: Census(Keyspace()).add(found),
         }
         speeds: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(RUNS):

@@ -155,7 +155,7 @@ async def test_exactly_one_compaction_in_each_interval_of_the_shorter(
         begun, first_round = seen.number, len(counts.rounds)
         for number in range(INTERVALS):
             await asyncio.to_thread(write, beside, namespace, f"object-{number}")
-            await until(lambda n=number: seen.number >= begun + n + 1, "the next", 30)  # type: ignore[misc]
+            await until(lambda n=number: seen.number >= begun + n + 1, "the next", 30)
         versions, values = tuple(seen.versions), tuple(seen.values)
         # None of our rounds finds that nobody has won since the last one.
         assert len(counts.rounds) - first_round <= len(values) - begun + 2

@@ -161,7 +161,7 @@ def test_each_fault_of_tls_is_told_with_its_detail_and_heals_with_its_secret(
         content_type="application/merge-patch+json",
     )
     for name in ("wrong-ca", "wrong-name"):
-        until(lambda name=name: phase_of(plane, namespace, name) == "Complete", name)  # type: ignore[misc]
+        until(lambda name=name: phase_of(plane, namespace, name) == "Complete", name)
     assert [sum(defragmentations(cluster)) for cluster in servers] == [1, 0, 1, 0, 0]
     assert is_well(operator)
     assert "PRIVATE KEY" not in operator.log.read_text()

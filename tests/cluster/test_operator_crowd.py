@@ -58,15 +58,13 @@ def test_two_runs_for_one_etcd_by_two_names_take_turns(
         for name in ("first", "second"):
             until(
                 lambda name=name: (
-                    condition(defrag(plane, namespace, name) or {}, "Progressing").get(  # type: ignore[misc]
-                        "reason"
-                    )
+                    condition(defrag(plane, namespace, name) or {}, "Progressing").get("reason")
                     == "SnapshotInProgress"
                 ),
                 "deferred",
             )
     for name in ("first", "second"):
-        until(lambda name=name: phase_of(plane, namespace, name) == "Complete", name)  # type: ignore[misc]
+        until(lambda name=name: phase_of(plane, namespace, name) == "Complete", name)
     assert defragmentations(etcd) == [2, 2, 2]
     assert not overlap(plane, namespace)
 

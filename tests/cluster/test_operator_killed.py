@@ -68,11 +68,11 @@ def test_killed_before_and_after_every_status_write_the_run_is_finished_with_one
         killer.victim = start_operator(pod=POD, kubeconfig=proxy.kubeconfig)
         killer.victim.wait_leading()
         ask(plane, namespace, name=name)
-        until(lambda killer=killer: killer.done, f"killed at write {nth}")  # type: ignore[misc]
+        until(lambda killer=killer: killer.done, f"killed at write {nth}")
         killer.victim.stop()
         proxy.before = proxy.after = None
         heir = start_operator(pod=POD, kubeconfig=proxy.kubeconfig)
-        until(lambda name=name: phase_of(plane, namespace, name) in ("Complete", "Failed"), name)  # type: ignore[misc]
+        until(lambda name=name: phase_of(plane, namespace, name) in ("Complete", "Failed"), name)
         heir.stop()
         status = status_of(plane, namespace, name)
         where = f"{'after' if carried_out else 'before'} write {nth}"

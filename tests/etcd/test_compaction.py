@@ -128,7 +128,7 @@ async def test_losers_learn_of_a_round_at_once_by_the_watch(
     ):
         for _ in range(2):
             known = watcher.compact_revision
-            await until(lambda known=known: watcher.compact_revision > known, "learned")  # type: ignore[misc]
+            await until(lambda known=known: watcher.compact_revision > known, "learned")
         assert told.rounds == []
         assert watcher.view().won_last is False
         assert winner.view().won_last is True

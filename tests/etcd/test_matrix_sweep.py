@@ -319,4 +319,4 @@ class TestDoubt:
 
 
 def row_of(state: object, member: Member) -> object:
-    return next(row for row in state.rows if row.name == member.name)  # type: ignore[attr-defined]
+    return next(row for row in state.rows if row.name == member.name)

@@ -113,7 +113,7 @@ def seeds(cluster: EtcdCluster) -> tuple[Endpoint, ...]:
 
 
 def counts_of(members: object) -> list[float]:
-    return [member.defrag_count() for member in members]  # type: ignore[attr-defined]
+    return [member.defrag_count() for member in members]
 
 
 class TestATurnThatDoesNotEnd:

@@ -132,8 +132,7 @@ class Following(ABC, Generic[F]):
             log.debug("not now", extra={**about, "error": str(error)})
         except EtcdmaintError as error:
             log.warning("not looked after", extra={**about, "error": str(error)})
-        except Exception:
-            # The outermost shell of one object: the others go on, and so does this one.
+        except Exception:  # the outermost shell of one object: the others go on, and so does it
             log.exception("a fault while looking after an object", extra=about)
         return self._retry
 

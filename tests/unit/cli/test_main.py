@@ -300,7 +300,7 @@ def test_a_missing_extra_is_named_with_the_way_to_get_it(
 ) -> None:
     (tmp_path / "needs_much.py").write_text("import a_package_that_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(main.etcdmaint.lazy, "much", Lazy("needs_much", "much", "Much."))  # type: ignore[attr-defined]
+    monkeypatch.setitem(main.etcdmaint.lazy, "much", Lazy("needs_much", "much", "Much."))
     said = etcdmaint("much")
     assert said.code == 1
     assert "a_package_that_nobody_has" in one_sentence(said)

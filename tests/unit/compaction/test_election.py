@@ -347,7 +347,7 @@ async def test_a_round_raises_nothing() -> None:
     for rpc in ("txn", "range", "compact"):
         for nospace in (False, True):
             store = InMemoryStore(revision=10, nospace=nospace)
-            store.refuse = lambda name, rpc=rpc: EtcdError("oh") if name == rpc else None  # type: ignore[misc]
+            store.refuse = lambda name, rpc=rpc: EtcdError("oh") if name == rpc else None
             held = await run_round(store, State(0, 5))
             assert held.result in (Result.ERROR, Result.RAW, Result.WON)
             assert not isinstance(held.error, RevisionCompacted)

@@ -231,7 +231,7 @@ def test_a_data_key_of_the_older_form_is_read_and_never_written_with(
         one = chain.for_resource("", "secrets")
         assert one.from_storage(old, KEY) == (b"value", True)
         new = body_of(one.to_storage(b"value", KEY))
-        kept = [entry[1] for entry in chain._envelopes[0]._keys._known.values()]  # type: ignore[attr-defined]
+        kept = [entry[1] for entry in chain._envelopes[0]._keys._known.values()]
 
     assert new.source_type == SOURCE_SEED
     assert new.wrapped.ciphertext != body_of(old).wrapped.ciphertext
@@ -585,7 +585,7 @@ def test_no_seed_and_no_data_key_shows_in_a_repr(serve: Serve, clock: StillClock
     with chain_of(plugin, clock) as chain:
         one = chain.for_resource("", "secrets")
         stored = one.to_storage(b"value", KEY)
-        seed = chain._plugins[0].decrypt(body_of(stored).wrapped)  # type: ignore[attr-defined]
+        seed = chain._plugins[0].decrypt(body_of(stored).wrapped)
         envelope: Any = chain._envelopes[0]
         shown = repr([chain, one, envelope, envelope._seed, envelope._keys, body_of(stored)])
 
